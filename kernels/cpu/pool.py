@@ -1,0 +1,127 @@
+"""Runs a compiled task on the threads that torch already has.
+
+A task is a C function ``void task(int64_t *block)`` compiled by Numba. It is started once on every thread of torch's
+own OpenMP team, and takes chunks of work from the ticket counter in ``block[0]`` until none are left.
+
+Why not ``numba.prange``: it brings a second pool. Threads of torch's pool spin for milliseconds after each torch op, and
+on a machine with all cores busy a second pool's threads wait behind them. One team has nobody to fight with, its size is
+torch's by construction, a task compiles ten times faster than a parallel Numba function, and starting it costs
+microseconds. ``bench/bench_pool.py`` measures it.
+"""
+
+import ctypes
+import hashlib
+import os
+import struct
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import cache, cached_property
+from pathlib import Path
+
+import numba
+import torch
+from numba import cfunc, types
+
+TASK_SIGNATURE = types.void(types.CPointer(types.int64))
+_CTask = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+
+
+@cache
+def openmp_entry() -> Callable[..., None] | None:
+    """``GOMP_parallel`` of the OpenMP runtime that torch itself is linked to, or None where it has none.
+
+    It is looked up through libtorch_cpu, whose dependencies are searched in order: whatever library torch's own
+    parallel loops call into (libgomp, or LLVM's with its GNU interface) is the one that is found.
+    """
+    for library in Path(torch.__file__).parent.glob("lib/libtorch_cpu.*"):
+        try:
+            entry = ctypes.CDLL(str(library)).GOMP_parallel
+        except (OSError, AttributeError):
+            continue
+        entry.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint]
+        entry.restype = None
+        return entry
+    return None
+
+
+@cache
+def _own_threads(count: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(count, thread_name_prefix="rest_triton")
+
+
+def run(address: int, block: int, threads: int) -> None:
+    """Call the C function at ``address`` with ``block`` on ``threads`` threads at once and wait for all of them."""
+    entry = openmp_entry()
+    if entry is not None:
+        entry(address, block, threads, 0)
+        return
+    # No OpenMP in this torch (macOS, custom builds): Python threads; ctypes lets go of the GIL during the call.
+    call = _CTask(address)
+    others = [_own_threads(threads - 1).submit(call, block) for _ in range(threads - 1)]
+    call(block)
+    for other in others:
+        other.result()
+
+
+@cache
+def _cache_dir() -> str:
+    """Where compiled tasks are kept: one folder per content of this package's sources.
+
+    Numba notices a change in the file that holds a function, but not in the files that it calls into. With a digest of
+    all of them in the folder's name, an edited kernel is never mistaken for the old one. Read-only installations work too.
+    """
+    digest = hashlib.sha256(numba.__version__.encode())
+    for source in sorted(Path(__file__).parent.parent.rglob("*.py")):
+        digest.update(source.read_bytes())
+    base = numba.config.CACHE_DIR or os.path.join(
+        os.environ.get("XDG_CACHE_HOME", os.path.expanduser("~/.cache")), "rest_triton"
+    )
+    return os.path.join(base, f"numba-{digest.hexdigest()[:16]}")
+
+
+@contextmanager
+def _numba_cache() -> Iterator[None]:
+    before = numba.config.CACHE_DIR
+    numba.config.CACHE_DIR = _cache_dir()
+    try:
+        yield
+    finally:
+        numba.config.CACHE_DIR = before
+
+
+class Task:
+    """A kernel for the CPU, compiled when it is first launched and cached on disk."""
+
+    def __init__(self, function: Callable) -> None:
+        self.function = function
+        self.__doc__ = function.__doc__
+
+    @cached_property
+    def address(self) -> int:
+        with _numba_cache():
+            # "contract" lets the compiler fuse multiply and add; sums keep their order, so results do not depend on
+            # how a loop was vectorised.
+            compiled = cfunc(TASK_SIGNATURE, cache=True, fastmath={"contract"}, error_model="numpy")(self.function)
+        self._keep_alive = compiled
+        return compiled.address
+
+    def launch(self, *arguments: torch.Tensor | int | float | None) -> None:
+        """Run over all chunks. Tensors are passed as addresses (None as 0), floats by the bits of their float64."""
+        words = [0]
+        for argument in arguments:
+            if argument is None:
+                words.append(0)
+            elif isinstance(argument, torch.Tensor):
+                words.append(argument.data_ptr())
+            elif isinstance(argument, float):
+                words.append(struct.unpack("q", struct.pack("d", argument))[0])
+            else:
+                words.append(argument)
+        block = (ctypes.c_int64 * len(words))(*words)
+        run(self.address, ctypes.addressof(block), torch.get_num_threads())
+
+
+def chunk_size(count: int, most: int) -> int:
+    """How many items a thread takes at a time: at most ``most``, and enough chunks that all threads end together."""
+    return max(1, min(most, count // (8 * torch.get_num_threads())))

@@ -1,0 +1,137 @@
+"""Rows in and out of a table, on a CPU.
+
+    gather_rows:   out[i] = table[index[i]]
+    scatter_rows:  table[index[i]] = src[i],  or (1 - blend) * table[index[i]] + blend * src[i];  stamp[index[i]] = step
+
+Bytes: each row read once and written once, 8 per index. The random side is asked for a few rows ahead.
+"""
+
+import numpy as np
+import torch
+
+from .edges import prefetch_row
+from .intrinsics import double_of_word, f32_at, load_i64, next_ticket, store_i32, store_i64, u16_at
+from .pool import Task, chunk_size
+from .rowtypes import FLOAT32, code, load_row, row_bytes, store_row
+
+(
+    COUNT, CHUNK, WIDTH, TABLE, TABLE_STRIDE, TABLE_DTYPE, INDEX, DENSE, DENSE_STRIDE, DENSE_DTYPE,
+    BLEND, STAMP, STAMP_WIDE, STEP,
+) = range(1, 15)  # fmt: skip
+
+AHEAD = 16
+
+
+@Task
+def gather_task(block):
+    count, width, table, stride, dtype = (
+        block[COUNT],
+        block[WIDTH],
+        block[TABLE],
+        block[TABLE_STRIDE],
+        block[TABLE_DTYPE],
+    )
+    index, dense, dense_stride, dense_dtype = block[INDEX], block[DENSE], block[DENSE_STRIDE], block[DENSE_DTYPE]
+    nbytes = width * (4 if dtype == FLOAT32 else 2)
+    scratch = np.empty(width, np.float32)
+    row = scratch.ctypes.data
+    while True:
+        begin = next_ticket(block) * block[CHUNK]
+        if begin >= count:
+            break
+        end = min(begin + block[CHUNK], count)
+        for i in range(begin, min(begin + AHEAD, end)):
+            prefetch_row(table + load_i64(index + 8 * i) * stride, nbytes)
+        for i in range(begin, end):
+            if i + AHEAD < end:
+                prefetch_row(table + load_i64(index + 8 * (i + AHEAD)) * stride, nbytes)
+            source, target = table + load_i64(index + 8 * i) * stride, dense + i * dense_stride
+            if dtype == FLOAT32:
+                store_row(target, dense_dtype, source, width)
+            elif dtype == dense_dtype:
+                short, out = u16_at(source), u16_at(target)
+                for d in range(width):
+                    out[d] = short[d]
+            else:
+                load_row(row, source, dtype, width)
+                store_row(target, dense_dtype, row, width)
+    scratch[0] = 0  # in use until here: it is reached by address only, which Numba does not see
+
+
+@Task
+def scatter_task(block):
+    count, width, table, stride, dtype = (
+        block[COUNT],
+        block[WIDTH],
+        block[TABLE],
+        block[TABLE_STRIDE],
+        block[TABLE_DTYPE],
+    )
+    index, dense, dense_stride, dense_dtype = block[INDEX], block[DENSE], block[DENSE_STRIDE], block[DENSE_DTYPE]
+    new = np.float32(double_of_word(block[BLEND]))
+    old = np.float32(1 - double_of_word(block[BLEND]))
+    nbytes = width * (4 if dtype == FLOAT32 else 2)
+    scratch = np.empty(2 * width, np.float32)
+    row_address, before_address = scratch.ctypes.data, scratch.ctypes.data + 4 * width
+    row, before = f32_at(row_address), f32_at(before_address)
+    while True:
+        begin = next_ticket(block) * block[CHUNK]
+        if begin >= count:
+            break
+        end = min(begin + block[CHUNK], count)
+        for i in range(begin, min(begin + AHEAD, end)):
+            prefetch_row(table + load_i64(index + 8 * i) * stride, nbytes)
+        for i in range(begin, end):
+            if i + AHEAD < end:
+                prefetch_row(table + load_i64(index + 8 * (i + AHEAD)) * stride, nbytes)
+            row_id = load_i64(index + 8 * i)
+            source, target = dense + i * dense_stride, table + row_id * stride
+            if new != 1:
+                load_row(row_address, source, dense_dtype, width)
+                load_row(before_address, target, dtype, width)
+                for d in range(width):
+                    row[d] = old * before[d] + new * row[d]
+                store_row(target, dtype, row_address, width)
+            elif dense_dtype == FLOAT32:
+                store_row(target, dtype, source, width)
+            elif dtype == dense_dtype:
+                short, out = u16_at(source), u16_at(target)
+                for d in range(width):
+                    out[d] = short[d]
+            else:
+                load_row(row_address, source, dense_dtype, width)
+                store_row(target, dtype, row_address, width)
+            if block[STAMP] != 0:
+                if block[STAMP_WIDE] != 0:
+                    store_i64(block[STAMP] + 8 * row_id, block[STEP])
+                else:
+                    store_i32(block[STAMP] + 4 * row_id, np.int32(block[STEP]))
+    scratch[0] = 0
+
+
+def _row_words(table: torch.Tensor, index: torch.Tensor, dense: torch.Tensor) -> list:
+    return [
+        index.numel(), chunk_size(index.numel(), 512), table.shape[1], table, row_bytes(table), code(table),
+        index, dense, row_bytes(dense), code(dense),
+    ]  # fmt: skip
+
+
+def gather_rows(out: torch.Tensor, table: torch.Tensor, index: torch.Tensor) -> None:
+    """Launch."""
+    if out.numel() > 0:
+        gather_task.launch(*_row_words(table, index, out))
+
+
+def scatter_rows(
+    table: torch.Tensor,
+    index: torch.Tensor,
+    src: torch.Tensor,
+    *,
+    blend: float,
+    stamp: torch.Tensor | None = None,
+    step: int = 0,
+) -> None:
+    """Launch. A width of zero still stamps."""
+    if index.numel() > 0:
+        wide = int(stamp is not None and stamp.dtype == torch.int64)
+        scatter_task.launch(*_row_words(table, index, src), float(blend), stamp, wide, step)

@@ -1,0 +1,142 @@
+"""The inner loop: weighted rows added to a float32 row, written as vector code.
+
+Left to the compiler's own vectoriser, such a loop checks at run time that rows do not overlap, reads a few lanes of each row
+in turn, and finishes a width like 47 or 100 one element at a time. Here the running sum of a tile of 64 features stays in
+registers while each row's tile is read from front to back, and what is left over is one masked vector.
+
+LLVM splits the 16-lane vectors into whatever the processor has. Sums are taken in the order of the rows, with fused
+multiply-add.
+"""
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+LANES = 16
+TILE = 64
+
+_F32, _I16, _I32, _I64 = ir.FloatType(), ir.IntType(16), ir.IntType(32), ir.IntType(64)
+_VECTOR = ir.VectorType(_F32, LANES)
+_MASK = ir.VectorType(ir.IntType(1), LANES)
+_ITEM = {"float32": 4, "bfloat16": 2, "float16": 2}
+
+
+def _call(builder, name, result, arguments):
+    signature = ir.FunctionType(result, [value.type for value in arguments])
+    return builder.call(cgutils.get_or_insert_function(builder.module, signature, name), arguments)
+
+
+def _load(builder, address, element, mask):
+    vector = ir.VectorType(element, LANES)
+    where = builder.inttoptr(address, vector.as_pointer())
+    if mask is None:
+        return builder.load(where, align=element_bytes(element), typ=vector)
+    name = f"llvm.masked.load.v{LANES}{'f32' if element is _F32 else 'i16'}.p0"
+    return _call(builder, name, vector, [where, _I32(element_bytes(element)), mask, ir.Constant(vector, None)])
+
+
+def element_bytes(element) -> int:
+    return 4 if element is _F32 else 2
+
+
+def _store(builder, address, value, mask):
+    where = builder.inttoptr(address, _VECTOR.as_pointer())
+    if mask is None:
+        builder.store(value, where, align=4)
+    else:
+        _call(builder, f"llvm.masked.store.v{LANES}f32.p0", ir.VoidType(), [value, where, _I32(4), mask])
+
+
+def _load_floats(builder, address, dtype, mask):
+    if dtype == "float32":
+        return _load(builder, address, _F32, mask)
+    short = _load(builder, address, _I16, mask)
+    if dtype == "float16":
+        half = builder.bitcast(short, ir.VectorType(ir.HalfType(), LANES))
+        return builder.fpext(half, _VECTOR)
+    wide_type = ir.VectorType(_I32, LANES)
+    wide = builder.zext(short, wide_type)
+    return builder.bitcast(builder.shl(wide, ir.Constant(wide_type, [16] * LANES)), _VECTOR)
+
+
+def _splat(builder, value, vector):
+    one = builder.insert_element(ir.Constant(vector, ir.Undefined), value, _I32(0))
+    zeros = ir.Constant(ir.VectorType(_I32, LANES), [0] * LANES)
+    return builder.shuffle_vector(one, ir.Constant(vector, ir.Undefined), zeros)
+
+
+def _add_tile(builder, total, sources, weights, dtype, d, vectors, mask):
+    """total[d : d + vectors * LANES] += sum of weights * sources, all at feature d."""
+    at_total = builder.add(total, builder.mul(d, _I64(4)))
+    at_source = [builder.add(s, builder.mul(d, _I64(_ITEM[dtype]))) for s in sources]
+    sums = [_load(builder, builder.add(at_total, _I64(4 * LANES * v)), _F32, mask) for v in range(vectors)]
+    for address, weight in zip(at_source, weights, strict=True):
+        for v in range(vectors):
+            row = _load_floats(builder, builder.add(address, _I64(_ITEM[dtype] * LANES * v)), dtype, mask)
+            sums[v] = _call(builder, f"llvm.fma.v{LANES}f32", _VECTOR, [row, weight, sums[v]])
+    for v in range(vectors):
+        _store(builder, builder.add(at_total, _I64(4 * LANES * v)), sums[v], mask)
+
+
+def _adder(dtype: str, count: int):
+    def generate(context, builder, signature, arguments):
+        total, width = arguments[0], arguments[1]
+        sources, weights = arguments[2 : 2 + count], arguments[2 + count :]
+        weights = [_splat(builder, w, _VECTOR) for w in weights]
+        position = cgutils.alloca_once_value(builder, _I64(0))
+        for step in (TILE, LANES):
+            with _while(builder, position, width, step) as d:
+                _add_tile(builder, total, sources, weights, dtype, d, step // LANES, None)
+        d = builder.load(position)
+        left = builder.sub(width, d)
+        with builder.if_then(builder.icmp_signed(">", left, _I64(0))):
+            lane_type = ir.VectorType(_I32, LANES)
+            lanes = ir.Constant(lane_type, list(range(LANES)))
+            mask = builder.icmp_signed("<", lanes, _splat(builder, builder.trunc(left, _I32), lane_type))
+            _add_tile(builder, total, sources, weights, dtype, d, 1, mask)
+        return context.get_dummy_value()
+
+    arguments = [types.int64, types.int64] + [types.int64] * count + [types.float32] * count
+    signature = types.void(*arguments)
+    if count == 1:
+
+        @intrinsic
+        def add(typing, total, width, a0, w0):
+            return signature, generate
+    else:
+
+        @intrinsic
+        def add(typing, total, width, a0, a1, a2, a3, w0, w1, w2, w3):
+            return signature, generate
+
+    return add
+
+
+class _while:
+    """``with _while(builder, position, width, step) as d``: a loop while position + step <= width, then position += step."""
+
+    def __init__(self, builder, position, width, step):
+        self.builder, self.position, self.width, self.step = builder, position, width, step
+
+    def __enter__(self):
+        b = self.builder
+        self.check, self.body, self.end = (b.append_basic_block(f"{n}{self.step}") for n in ("check", "body", "end"))
+        b.branch(self.check)
+        b.position_at_end(self.check)
+        d = b.load(self.position)
+        b.cbranch(b.icmp_signed("<=", b.add(d, _I64(self.step)), self.width), self.body, self.end)
+        b.position_at_end(self.body)
+        self.d = d
+        return d
+
+    def __exit__(self, *_):
+        b = self.builder
+        b.store(b.add(self.d, _I64(self.step)), self.position)
+        b.branch(self.check)
+        b.position_at_end(self.end)
+
+
+add_float32, add_four_float32 = _adder("float32", 1), _adder("float32", 4)
+add_bfloat16, add_four_bfloat16 = _adder("bfloat16", 1), _adder("bfloat16", 4)
+add_float16, add_four_float16 = _adder("float16", 1), _adder("float16", 4)

@@ -1,0 +1,254 @@
+"""y = dropout(relu(h * scale + shift)), one pass forward and one backward; h [R, D], scale and shift float32 [D].
+
+Forward reads h and writes y, and history[history_rows[i]] = the value before dropout, if asked. Backward reads grad_y
+and what forward saved, writes grad_h, and leaves one partial row of each sum over rows per program, which a second
+small kernel adds in order. The dropout mask is a hash of (seed, rows[i], d): computed again, never stored.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from .._hash import keep_scale, seed_key, threshold
+from .hashing import counter_hash, feature_kept
+from .launch import PARTIAL_PROGRAMS, column_sum_settings, launch, row_alignment, row_settings
+from .rounding import round_to
+
+_RUNTIME = [
+    "stride_y", "stride_h", "stride_history", "stride_grad_h", "stride_grad_y", "stride_saved", "count", "partials",
+    "key", "threshold", "keep_scale",
+]  # fmt: skip
+_POINTERS = [
+    "y_ptr", "h_ptr", "scale_ptr", "shift_ptr", "rows_ptr", "history_ptr", "history_rows_ptr", "grad_h_ptr",
+    "grad_y_ptr", "saved_ptr", "partial_scale_ptr", "partial_shift_ptr", "sum_ptr", "partial_ptr",
+]  # fmt: skip
+
+
+@triton.jit
+def _rows_of(ptr, o_r, stride, o_d, ALIGN: tl.constexpr):
+    """Pointers [BLOCK_R, BLOCK_D] to the features o_d of rows o_r."""
+    return tl.multiple_of((ptr + o_r * stride)[:, None], [1, ALIGN]) + o_d[None, :]
+
+
+@triton.jit
+def _affine(b_h, scale_ptr, shift_ptr, o_d, m_d):
+    """b_h * scale + shift, each optional."""
+    if scale_ptr is not None:
+        b_h = b_h * tl.load(scale_ptr + o_d, mask=m_d, other=0.0)[None, :]
+    if shift_ptr is not None:
+        b_h = b_h + tl.load(shift_ptr + o_d, mask=m_d, other=0.0)[None, :]
+    return b_h
+
+
+@triton.jit
+def _kept(rows_ptr, o_r, m_r, o_d, key, threshold):
+    """Dropout's mask of rows o_r and features o_d."""
+    b_id = o_r
+    if rows_ptr is not None:
+        b_id = tl.load(rows_ptr + o_r, mask=m_r, other=0)
+    return feature_kept(counter_hash(key, b_id)[:, None], o_d[None, :], threshold)
+
+
+@triton.jit(do_not_specialize=_RUNTIME, do_not_specialize_on_alignment=_POINTERS)
+def activate_kernel(
+    y_ptr, h_ptr, scale_ptr, shift_ptr, rows_ptr, history_ptr, history_rows_ptr,
+    stride_y: tl.int32, stride_h: tl.int32, stride_history: tl.int32, count: tl.int32,
+    key: tl.int64, threshold: tl.int32, keep_scale: tl.float32,
+    RELU: tl.constexpr, DROPOUT: tl.constexpr, ALIGN: tl.constexpr,
+    D: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """One program per tile."""
+    o_r = tl.program_id(0).to(tl.int64) * BLOCK_R + tl.arange(0, BLOCK_R)
+    o_d = tl.program_id(1) * BLOCK_D + tl.arange(0, BLOCK_D)
+    m_r = o_r < count
+    m_d = o_d < D
+    m = m_r[:, None] & m_d[None, :]
+    b_a = tl.load(_rows_of(h_ptr, o_r, stride_h, o_d, ALIGN), mask=m, other=0.0).to(tl.float32)
+    b_a = _affine(b_a, scale_ptr, shift_ptr, o_d, m_d)
+    if RELU:
+        b_a = tl.where(b_a <= 0, 0.0, b_a)  # a comparison with NaN fails: NaN stays
+    if history_ptr is not None:
+        b_to = tl.load(history_rows_ptr + o_r, mask=m_r, other=0)
+        p_history = _rows_of(history_ptr, b_to, stride_history, o_d, ALIGN)
+        tl.store(p_history, round_to(b_a, history_ptr), mask=m)
+    if DROPOUT:
+        b_a = tl.where(_kept(rows_ptr, o_r, m_r, o_d, key, threshold), b_a * keep_scale, 0.0)
+    tl.store(_rows_of(y_ptr, o_r, stride_y, o_d, ALIGN), round_to(b_a, y_ptr), mask=m)
+
+
+@triton.jit(do_not_specialize=_RUNTIME, do_not_specialize_on_alignment=_POINTERS)
+def activate_backward_kernel(
+    grad_h_ptr, partial_scale_ptr, partial_shift_ptr, grad_y_ptr, saved_ptr, scale_ptr, shift_ptr, rows_ptr,
+    stride_grad_h: tl.int32, stride_grad_y: tl.int32, stride_saved: tl.int32, count: tl.int32,
+    key: tl.int64, threshold: tl.int32, keep_scale: tl.float32,
+    SAVED_IS_OUTPUT: tl.constexpr, RELU: tl.constexpr, DROPOUT: tl.constexpr, ALIGN: tl.constexpr,
+    D: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """Program p takes the tiles p, p + programs, ... and sums over their rows."""
+    o_d = tl.program_id(1) * BLOCK_D + tl.arange(0, BLOCK_D)
+    m_d = o_d < D
+    b_sum_scale = tl.zeros([BLOCK_R, BLOCK_D], tl.float32)
+    b_sum_shift = tl.zeros([BLOCK_R, BLOCK_D], tl.float32)
+    for first in range(tl.program_id(0) * BLOCK_R, count, tl.num_programs(0) * BLOCK_R):
+        o_r = (first + tl.arange(0, BLOCK_R)).to(tl.int64)
+        m_r = o_r < count
+        m = m_r[:, None] & m_d[None, :]
+        b_dz = tl.load(_rows_of(grad_y_ptr, o_r, stride_grad_y, o_d, ALIGN), mask=m, other=0.0).to(tl.float32)
+        if saved_ptr is not None:
+            p_saved = _rows_of(saved_ptr, o_r, stride_saved, o_d, ALIGN)
+            b_saved = tl.load(p_saved, mask=m, other=0.0).to(tl.float32)
+        if DROPOUT:
+            b_dz *= keep_scale
+            # A kept and positive element is one with y > 0: then y alone tells both.
+            if not (SAVED_IS_OUTPUT and RELU):
+                b_dz = tl.where(_kept(rows_ptr, o_r, m_r, o_d, key, threshold), b_dz, 0.0)
+        if RELU:
+            if SAVED_IS_OUTPUT:
+                b_dz = tl.where(b_saved <= 0, 0.0, b_dz)
+            else:
+                b_dz = tl.where(_affine(b_saved, scale_ptr, shift_ptr, o_d, m_d) <= 0, 0.0, b_dz)
+        if partial_scale_ptr is not None:
+            b_sum_scale += tl.where(m, b_dz * b_saved, 0.0)
+        if partial_shift_ptr is not None:
+            b_sum_shift += tl.where(m, b_dz, 0.0)
+        if grad_h_ptr is not None:
+            b_dh = b_dz
+            if scale_ptr is not None:
+                b_dh = b_dz * tl.load(scale_ptr + o_d, mask=m_d, other=0.0)[None, :]
+            p_grad_h = _rows_of(grad_h_ptr, o_r, stride_grad_h, o_d, ALIGN)
+            tl.store(p_grad_h, round_to(b_dh, grad_h_ptr), mask=m)
+    o_partial = tl.program_id(0) * D + o_d
+    if partial_scale_ptr is not None:
+        tl.store(partial_scale_ptr + o_partial, tl.sum(b_sum_scale, axis=0), mask=m_d)
+    if partial_shift_ptr is not None:
+        tl.store(partial_shift_ptr + o_partial, tl.sum(b_sum_shift, axis=0), mask=m_d)
+
+
+@triton.jit(do_not_specialize=_RUNTIME, do_not_specialize_on_alignment=_POINTERS)
+def column_sum_kernel(
+    sum_ptr, partial_ptr, partials: tl.int32, D: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_D: tl.constexpr
+):
+    """sum[d] = sum over p of partial[p, d], in a fixed order."""
+    o_d = tl.program_id(0) * BLOCK_D + tl.arange(0, BLOCK_D)
+    m_d = o_d < D
+    b_sum = tl.zeros([BLOCK_R, BLOCK_D], tl.float32)
+    for first in range(0, partials, BLOCK_R):
+        o_p = first + tl.arange(0, BLOCK_R)
+        m = (o_p < partials)[:, None] & m_d[None, :]
+        b_sum += tl.load(tl.multiple_of(partial_ptr, 16) + o_p[:, None] * D + o_d[None, :], mask=m, other=0.0)
+    tl.store(sum_ptr + o_d, tl.sum(b_sum, axis=0), mask=m_d)
+
+
+def activate(
+    y: Tensor,
+    h: Tensor,
+    scale: Tensor | None,
+    shift: Tensor | None,
+    rows: Tensor | None,
+    history: Tensor | None,
+    history_rows: Tensor | None,
+    *,
+    relu: bool,
+    dropout: float,
+    seed: int,
+) -> None:
+    """Writes y = dropout(relu(h * scale + shift)) and, if given, history[history_rows] = the value before dropout."""
+    count, width = h.shape
+    if h.numel() == 0:
+        return
+    settings = row_settings(width, h.dtype, y.dtype)
+    launch(
+        activate_kernel,
+        (triton.cdiv(count, settings.BLOCK_R), triton.cdiv(width, settings.BLOCK_D)),
+        settings,
+        y.device,
+        y_ptr=y,
+        h_ptr=h,
+        scale_ptr=scale,
+        shift_ptr=shift,
+        rows_ptr=rows if dropout > 0 else None,
+        history_ptr=history,
+        history_rows_ptr=None if history is None else history_rows,
+        stride_y=y.stride(0),
+        stride_h=h.stride(0),
+        stride_history=0 if history is None else history.stride(0),
+        count=count,
+        key=seed_key(seed),
+        threshold=threshold(dropout),
+        keep_scale=keep_scale(dropout),
+        RELU=relu,
+        DROPOUT=dropout > 0,
+        ALIGN=row_alignment(y, h, history),
+        D=width,
+    )
+
+
+def activate_backward(
+    grad_h: Tensor | None,
+    grad_scale: Tensor | None,
+    grad_shift: Tensor | None,
+    grad_y: Tensor,
+    saved: Tensor | None,
+    scale: Tensor | None,
+    shift: Tensor | None,
+    rows: Tensor | None,
+    *,
+    saved_is_output: bool,
+    relu: bool,
+    dropout: float,
+    seed: int,
+) -> None:
+    """Writes the gradients that are not None.
+
+    ``saved`` is y where ``saved_is_output`` (scale then has no gradient), else h; None where neither is needed.
+    """
+    count, width = grad_y.shape
+    if grad_y.numel() == 0:
+        for grad in (grad_scale, grad_shift):
+            if grad is not None:
+                grad.zero_()
+        return
+    given = [matrix for matrix in (grad_h, grad_y, saved) if matrix is not None]
+    settings = row_settings(width, *(matrix.dtype for matrix in given))
+    programs = triton.cdiv(count, settings.BLOCK_R)
+    if grad_scale is not None or grad_shift is not None:
+        programs = min(programs, PARTIAL_PROGRAMS)
+    partial_scale, partial_shift = (
+        None if grad is None else torch.empty(programs, width, dtype=torch.float32, device=grad.device)
+        for grad in (grad_scale, grad_shift)
+    )
+    launch(
+        activate_backward_kernel,
+        (programs, triton.cdiv(width, settings.BLOCK_D)),
+        settings,
+        grad_y.device,
+        grad_h_ptr=grad_h,
+        partial_scale_ptr=partial_scale,
+        partial_shift_ptr=partial_shift,
+        grad_y_ptr=grad_y,
+        saved_ptr=saved,
+        scale_ptr=scale,
+        shift_ptr=shift,
+        rows_ptr=rows if dropout > 0 and not (saved_is_output and relu) else None,
+        stride_grad_h=0 if grad_h is None else grad_h.stride(0),
+        stride_grad_y=grad_y.stride(0),
+        stride_saved=0 if saved is None else saved.stride(0),
+        count=count,
+        key=seed_key(seed),
+        threshold=threshold(dropout),
+        keep_scale=keep_scale(dropout),
+        SAVED_IS_OUTPUT=saved_is_output,
+        RELU=relu,
+        DROPOUT=dropout > 0,
+        ALIGN=row_alignment(*given),
+        D=width,
+    )
+    for grad, partial in ((grad_scale, partial_scale), (grad_shift, partial_shift)):
+        if grad is not None:
+            settings = column_sum_settings()
+            grid = (triton.cdiv(width, settings.BLOCK_D),)
+            launch(
+                column_sum_kernel, grid, settings, grad.device,
+                sum_ptr=grad, partial_ptr=partial, partials=programs, D=width,
+            )  # fmt: skip

@@ -1,0 +1,210 @@
+"""Calls of the launchers that between them compile every kernel: each dtype, each width bucket, each branch.
+
+A case is run under ``launch.recording`` on tensors of a few elements, so it goes through the launcher that users go
+through. Which widths: 1, 3, 16 and 32 share a warp among many rows; 47 allows no vector loads; 100 is masked; 128 and
+256 fill a warp with float32 and with half precision; 300 takes several programs.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import product
+
+import torch
+from torch import Tensor
+
+from .activate import activate, activate_backward
+from .binary import TARGETS, Launch
+from .edge_grad import edge_grad
+from .halo import halo
+from .launch import recording
+from .rows import gather_rows, scatter_rows
+from .spmm import spmm
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+ROWS, EDGES = 4, 9
+
+
+@dataclass(frozen=True)
+class Case:
+    """One call of the launcher ``op``, at ``width``; ``variant`` says what is special about it."""
+
+    op: str
+    variant: str
+    width: int
+    call: Callable[[], object]
+
+    def launches(self, target: str) -> list[Launch]:
+        """The kernels that the call launches on ``target``."""
+        found: list[Launch] = []
+        with recording(lambda kernel, _, arguments, settings: found.append(Launch(kernel, arguments, settings)),
+                       TARGETS[target].warp_size):  # fmt: skip
+            self.call()
+        return found
+
+
+def cases() -> Iterator[Case]:
+    """All cases, the same for every target."""
+    yield from _spmm_cases()
+    yield from _edge_grad_cases()
+    yield from _activate_cases()
+    yield from _row_cases()
+    for col in (torch.int32, torch.int64):
+        yield Case("halo", f"col {_name(col)}", 0, lambda col=col: halo(_ints(ROWS + 1), _ints(EDGES, col), _ints(ROWS)))
+
+
+def _spmm_cases() -> Iterator[Case]:
+    for dtype, widths in (
+        ("fp32", (1, 3, 16, 32, 47, 64, 100, 128, 256, 300)),
+        ("bf16", (16, 32, 47, 64, 100, 128, 256, 300)),
+        ("fp16", (47, 128, 256)),
+    ):
+        for width in widths:
+            yield _spmm(dtype, width, dtype, dtype, dtype)
+    for x, history in product((*DTYPES, None), repeat=2):
+        if x != history:
+            yield _spmm(f"x {x}, history {history}", 128, x, history)
+    for out, residual in zip(DTYPES, ("bf16", "fp16", "fp32"), strict=True):
+        yield _spmm(f"out {out}, residual {residual}", 128, "bf16", "bf16", out, residual=residual)
+    for dtype, width in (("fp32", 128), ("bf16", 256), ("bf16", 47)):
+        yield _spmm(f"{dtype}, no scales", width, dtype, dtype, dtype, scales=False)
+        yield _spmm(f"{dtype}, everything", width, dtype, dtype, dtype, residual=dtype, everything=True)
+    yield _spmm("fp32, everything, hubs of x", 32, "fp32", None, residual="fp32", everything=True)
+    yield _spmm("x fp32, history bf16, everything", 128, "fp32", "bf16", residual="fp32", everything=True)
+
+
+def _spmm(
+    variant: str,
+    width: int,
+    x: str | None,
+    history: str | None,
+    out: str = "fp32",
+    residual: str | None = None,
+    scales: bool = True,
+    everything: bool = False,
+) -> Case:
+    index = torch.int64 if everything else torch.int32
+    call = lambda: spmm(  # noqa: E731
+        _matrix(out, width),
+        _ints(ROWS + 1),
+        _ints(EDGES, index),
+        _ints(EDGES, index) if everything else None,
+        _ints(ROWS),
+        _ints(ROWS, torch.int32),
+        _matrix(x, width),
+        _matrix(history, width),
+        _floats(ROWS) if scales else None,
+        _floats(ROWS) if scales else None,
+        _floats(EDGES) if everything else None,
+        _matrix(residual, width),
+        scale=1.0,
+        alpha=0.0,
+        edge_dropout=0.5 if everything else 0.0,
+        seed=0,
+        hub_node=_ints(1) if everything else None,
+        hub_first=_ints(2) if everything else None,
+        hub_segments=int(everything),
+    )
+    return Case("spmm", variant, width, call)
+
+
+def _edge_grad_cases() -> Iterator[Case]:
+    for x, history, width, everything in (
+        ("fp32", "fp32", 16, False),
+        ("fp32", "fp32", 47, False),
+        ("fp32", "fp32", 128, False),
+        ("fp32", "fp32", 300, True),
+        ("bf16", "bf16", 128, False),
+        ("bf16", "bf16", 256, True),
+        ("fp16", "fp16", 100, False),
+        ("bf16", None, 256, False),
+        (None, "fp32", 128, True),
+        ("fp32", "bf16", 128, True),
+    ):
+        index = torch.int64 if everything else torch.int32
+        call = lambda x=x, history=history, width=width, index=index, everything=everything: edge_grad(  # noqa: E731
+            _floats(EDGES),
+            _ints(ROWS + 1),
+            _ints(EDGES, index),
+            _ints(EDGES, index) if everything else None,
+            _ints(ROWS),
+            _ints(ROWS, torch.int32),
+            _matrix(x, width),
+            _matrix(history, width),
+            _floats(ROWS) if everything else None,
+            _floats(ROWS) if everything else None,
+            _matrix(x or history, width),
+            scale=1.0,
+            edge_dropout=0.5 if everything else 0.0,
+            seed=0,
+        )
+        yield Case("edge_grad", f"x {x}, history {history}{', everything' * everything}", width, call)
+
+
+def _activate_cases() -> Iterator[Case]:
+    everything = dict(affine=True, dropout=0.5, relu=True)
+    for h, y, history, width, parts in (
+        ("fp32", "fp32", "fp32", 3, everything),
+        ("fp32", "fp32", "fp32", 47, everything),
+        ("fp32", "fp32", "bf16", 128, everything),
+        ("fp32", "bf16", None, 256, everything),
+        ("bf16", "bf16", "bf16", 128, everything),
+        ("bf16", "bf16", None, 100, dict(affine=True, dropout=0.0, relu=True)),
+        ("fp16", "fp16", "fp16", 256, everything),
+        ("bf16", "fp32", "fp32", 300, dict(affine=False, dropout=0.5, relu=False)),
+        ("fp32", "fp32", None, 2000, everything),
+    ):
+        yield Case("activate", f"{h} to {y}, history {history}{_parts(parts)}", width,
+                   lambda h=h, y=y, history=history, width=width, parts=parts: _activate(h, y, history, width, **parts))  # fmt: skip
+        for saved in ("input", "output"):
+            sums = saved == "input"
+            yield Case("activate_backward", f"{y} to {h}, from the {saved}{_parts(parts)}", width,
+                       lambda h=h, y=y, width=width, sums=sums, parts=parts: _backward(h, y, width, sums, **parts))  # fmt: skip
+
+
+def _parts(parts: dict) -> str:
+    return "".join(f", no {name}" for name, value in parts.items() if not value)
+
+
+def _activate(h: str, y: str, history: str | None, width: int, affine: bool, dropout: float, relu: bool) -> None:
+    vector = _floats(width) if affine else None
+    to = None if history is None else _ints(ROWS)
+    activate(_matrix(y, width), _matrix(h, width), vector, vector, _ints(ROWS), _matrix(history, width), to,
+             relu=relu, dropout=dropout, seed=0)  # fmt: skip
+
+
+def _backward(h: str, y: str, width: int, sums: bool, affine: bool, dropout: float, relu: bool) -> None:
+    vector = _floats(width) if affine else None
+    saved = _matrix(h if sums else y, width) if relu or sums else None
+    activate_backward(_matrix(h, width), vector if sums else None, vector, _matrix(y, width), saved, vector, vector,
+                      _ints(ROWS), saved_is_output=not sums, relu=relu, dropout=dropout, seed=0)  # fmt: skip
+
+
+def _row_cases() -> Iterator[Case]:
+    pairs = [(table, dense, 128) for table, dense in product(DTYPES, repeat=2)]
+    pairs += [("fp32", "fp32", width) for width in (1, 47, 100, 1500)] + [("bf16", "fp32", 300), ("bf16", "bf16", 256)]
+    for table, dense, width in pairs:
+        yield Case("gather_rows", f"{table} to {dense}", width,
+                   lambda table=table, dense=dense, width=width: gather_rows(
+                       _matrix(dense, width), _matrix(table, width), _ints(ROWS)))  # fmt: skip
+        for blend in (1.0, 0.5) if table == dense else (1.0,):
+            stamp = torch.int32 if blend == 1 else torch.int64
+            yield Case("scatter_rows", f"{dense} to {table}{', blended' * (blend != 1)}", width,
+                       lambda table=table, dense=dense, width=width, blend=blend, stamp=stamp: scatter_rows(
+                           _matrix(table, width), _ints(ROWS), _matrix(dense, width),
+                           blend=blend, stamp=_ints(ROWS, stamp), step=1))  # fmt: skip
+
+
+def _matrix(dtype: str | None, width: int) -> Tensor | None:
+    return None if dtype is None else torch.zeros(ROWS, width, dtype=DTYPES[dtype])
+
+
+def _floats(count: int) -> Tensor:
+    return torch.zeros(count)
+
+
+def _ints(count: int, dtype: torch.dtype = torch.int64) -> Tensor:
+    return torch.zeros(count, dtype=dtype)
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

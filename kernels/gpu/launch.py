@@ -1,0 +1,158 @@
+"""Launch settings, and the one door through which every kernel is launched.
+
+Settings are a pure function of widths and dtypes: never of node or edge counts, which differ in every batch, and
+never measured at run time. The same row therefore gives the same bits in whatever batch it is computed. The register
+budget of a kernel stands beside its settings; ``python -m rest_triton.kernels.report`` holds the compiled kernels to it.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, fields, replace
+from math import gcd
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+LANE_BYTES = 16  # the widest load of one lane
+SPMM_TILE_BYTES = 4096  # row bytes a warp has in flight: 8 such loads per lane
+ROWS_TILE_BYTES = 8192  # bytes a program of the row kernels (4 warps) has in flight: 4 such loads per lane
+
+# Programs that read or write rows over the bus. 32 x 8 KiB in flight cover bandwidth x latency of a PCIe 5 x16 link
+# (64 GB/s x 2 us = 128 KiB) twice, and leave most of a GPU's 100+ multiprocessors to the computation beside it.
+REMOTE_PROGRAMS = 32
+# Programs of a reduction over rows, each writing one partial row. Fixed, so that the sum's order is as well.
+PARTIAL_PROGRAMS = 256
+# Programs that share one row's edges in edge_grad; its rows need no sum, so splitting them costs nothing but a launch.
+EDGE_GRAD_SPLIT = 4
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What one kernel is compiled with. Names in capitals are its constexpr arguments, where it has them.
+
+    ``registers`` is a budget and a setting. Told no limit, NVIDIA's assembler saves registers for the sake of more
+    resident programs, and does so by loading the second row of a tile after the first has been used. Told the limit,
+    it issues all loads of a tile at once. Too low a limit shows as spills.
+    """
+
+    registers: int  # of a thread, on NVIDIA
+    vgprs: int = 128  # of a lane, on AMD: half of a SIMD's eight waves
+    num_warps: int = 1
+    num_stages: int = 1  # Triton's own pipelining, by way of shared memory, is not used
+    BLOCK_R: int | None = None  # rows of a tile
+    BLOCK_D: int | None = None  # features of a tile
+    EDGES: int | None = None  # edges resolved at once, one per lane
+    K: int | None = None  # of these, rows in flight at a time
+    GROUP: int | None = None  # rows that one warp-wide load covers
+    SPLIT: int | None = None  # programs per row
+
+    @property
+    def constants(self) -> dict[str, int]:
+        values = {field.name: getattr(self, field.name) for field in fields(self) if field.name.isupper()}
+        return {name: value for name, value in values.items() if value is not None}
+
+    def options(self, amd: bool) -> dict[str, int]:
+        options = dict(num_warps=self.num_warps, num_stages=self.num_stages)
+        return options if amd else dict(options, maxnreg=self.registers)
+
+
+def lanes() -> int:
+    """Threads of a warp: 32 on NVIDIA, 64 on AMD's data-centre GPUs."""
+    return _recorder.lanes if _recorder else 64 if torch.version.hip else 32
+
+
+def spmm_settings(width: int, align: int, *dtypes: torch.dtype, lanes: int = 32) -> Settings:
+    """Settings of spmm for rows of ``width`` elements of ``dtypes`` (those of the sources given).
+
+    One warp per program: its lanes exchange what they know by shuffles, and no sum crosses a warp. A block of
+    features is what the warp reads with one 16-byte load per lane, at most: 128 float32 or 256 of half the size.
+    Wider rows take more programs, because the indices that these read again are a fiftieth of the row.
+    """
+    items = [dtype.itemsize for dtype in set(dtypes)]
+    block_d = min(next_power_of_2(width), 32 * LANE_BYTES // max(items))
+    # Sources of two dtypes are loaded side by side. Loads narrower than 16 bytes are twice as many at most.
+    fitting = SPMM_TILE_BYTES // (block_d * sum(items))
+    issued = 2 * SPMM_TILE_BYTES * align // (LANE_BYTES * block_d * max(items))
+    k = min(lanes, previous_power_of_2(fitting), max(issued, 4))
+    # Rows of one load keep sums of their own; shuffles join these once, at the row's end.
+    group = min(k, max(lanes * align // (block_d * min(items)), 1))
+    return Settings(registers=88, BLOCK_D=block_d, EDGES=lanes, K=k, GROUP=group)
+
+
+def hub_sum_settings(width: int) -> Settings:
+    """Settings of the kernel that adds up a hub's segments: 4 KiB of float32 in flight, as in spmm."""
+    return Settings(registers=80, BLOCK_R=8, BLOCK_D=min(next_power_of_2(width), 128))
+
+
+def edge_grad_settings(width: int, align: int, *dtypes: torch.dtype, lanes: int = 32) -> Settings:
+    """Settings of edge_grad: those of spmm, without groups (every row has its own sum) and with split rows."""
+    return replace(spmm_settings(width, align, *dtypes, lanes=lanes), GROUP=None, SPLIT=EDGE_GRAD_SPLIT)
+
+
+def row_settings(width: int, *dtypes: torch.dtype) -> Settings:
+    """Settings of the kernels that move or map whole rows of ``width`` elements of ``dtypes``."""
+    item = max(dtype.itemsize for dtype in dtypes)
+    block_d = min(next_power_of_2(width), 1024)
+    block_r = max(ROWS_TILE_BYTES // (block_d * item), 1)
+    return Settings(registers=64, num_warps=4, BLOCK_R=block_r, BLOCK_D=block_d)
+
+
+def column_sum_settings() -> Settings:
+    """Settings of the kernel that adds up partial rows: narrow blocks, so that several programs share the columns."""
+    return Settings(registers=64, num_warps=4, BLOCK_R=64, BLOCK_D=32)
+
+
+def mark_settings() -> Settings:
+    """Settings of the kernel that marks neighbours: 8 columns per lane cover most rows in one step."""
+    return Settings(registers=64, EDGES=256)
+
+
+def next_power_of_2(n: int) -> int:
+    return 1 << max(n - 1, 0).bit_length()
+
+
+def previous_power_of_2(n: int) -> int:
+    return 1 << (n.bit_length() - 1)
+
+
+def row_alignment(*matrices: Tensor | None) -> int:
+    """The largest power of two, up to 16, that divides the address in bytes of every row of every matrix.
+
+    This is what lets a lane load several elements at once. Triton would infer it from strides that are multiples
+    of 16 elements only; counted in bytes, width 100 in float32 is aligned as well.
+    """
+    align = LANE_BYTES
+    for matrix in matrices:
+        if matrix is not None:
+            align = gcd(align, matrix.data_ptr(), matrix.stride(0) * matrix.element_size())
+    return align
+
+
+class _Recorder(NamedTuple):
+    record: Callable[[object, tuple[int, ...], dict, Settings], None]
+    lanes: int
+
+
+_recorder: _Recorder | None = None
+
+
+def launch(kernel: object, grid: tuple[int, ...], settings: Settings, device: torch.device, **arguments: object) -> None:
+    """Runs ``kernel`` over ``grid`` on ``device``, whichever device is current."""
+    arguments.update(settings.constants)
+    if _recorder is not None:
+        _recorder.record(kernel, grid, arguments, settings)
+        return
+    with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
+        kernel[grid](**arguments, **settings.options(amd=bool(torch.version.hip)))
+
+
+@contextmanager
+def recording(record: Callable[[object, tuple[int, ...], dict, Settings], None], lanes: int) -> Iterator[None]:
+    """While entered, launches for warps of ``lanes`` threads are handed to ``record`` instead of being run."""
+    global _recorder
+    previous, _recorder = _recorder, _Recorder(record, lanes)
+    try:
+        yield
+    finally:
+        _recorder = previous

@@ -1,0 +1,235 @@
+"""activate: BatchNorm's scale and shift, ReLU, write-back to history and dropout in one pass over the rows."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from . import backend, check
+from .hashing import feature_kept
+from .library import define, mutate, row_major
+from .memory import new_rows
+
+
+def activate_definition(
+    h: Tensor,
+    scale: Tensor | None = None,
+    shift: Tensor | None = None,
+    *,
+    relu: bool = True,
+    dropout: float = 0.0,
+    seed: int = 0,
+    rows: Tensor | None = None,
+    history: Tensor | None = None,
+    history_rows: Tensor | None = None,
+) -> Tensor:
+    """What :func:`activate` means, in plain torch. Also takes float64."""
+    rows = torch.arange(len(h), device=h.device) if rows is None else rows
+    a = h.to(torch.promote_types(torch.float32, h.dtype))
+    if scale is not None:
+        a = a * scale
+    if shift is not None:
+        a = a + shift
+    if relu:
+        a = a.relu()
+    if history is not None:
+        into = rows if history_rows is None else history_rows
+        history[into.to(history.device)] = a.detach().to(history.device, history.dtype)
+    if dropout > 0:
+        kept = feature_kept(seed, rows, h.shape[1], dropout)
+        a = torch.where(kept, a / (1 - dropout) if dropout < 1 else a, 0)
+    return a.to(h.dtype)
+
+
+def activate(
+    h: Tensor,
+    scale: Tensor | None = None,
+    shift: Tensor | None = None,
+    *,
+    relu: bool = True,
+    dropout: float = 0.0,
+    seed: int = 0,
+    rows: Tensor | None = None,
+    history: Tensor | None = None,
+    history_rows: Tensor | None = None,
+) -> Tensor:
+    r"""What follows a linear layer, in one pass forward and one pass backward.
+
+    .. math::
+        a_i = relu(h_i \cdot scale + shift), \qquad history[history\_rows_i] \leftarrow a_i, \qquad y_i = dropout(a_i)
+
+    Args:
+        h: [R, D] float32, bfloat16 or float16, differentiable.
+        scale, shift: float32[D], differentiable. BatchNorm is ``scale = weight / sqrt(var + eps)`` and
+            ``shift = bias - mean * scale``.
+        dropout: probability that an element is zeroed; the others are scaled up. A hash of (seed, rows[i], feature)
+            decides, so backward stores no mask and every device draws the same one.
+        rows: int64[R], the nodes' global ids. Default: 0..R.
+        history: [H, D] table that gets the values before dropout, in its own dtype; not differentiated.
+        history_rows: int64[R], distinct, the rows of it that are written. Default: ``rows``.
+
+    Returns: [R, D] in h's dtype. For backward, h is kept if scale needs a gradient, else the result; never a mask.
+
+    Example::
+
+        y = activate(lin(z), scale, shift, dropout=0.5, seed=step, rows=batch, history=table)
+    """
+    _check_arguments(h, scale, shift, dropout, rows, history, history_rows)
+    if backend.runs_definition():
+        return activate_definition(
+            h,
+            scale,
+            shift,
+            relu=relu,
+            dropout=dropout,
+            seed=seed,
+            rows=rows,
+            history=history,
+            history_rows=history_rows,
+        )
+    if history is not None and history_rows is None:
+        history_rows = torch.arange(h.shape[0], device=h.device) if rows is None else rows
+    return _activate(h, scale, shift, rows, history, history_rows, relu, dropout, seed)
+
+
+def _check_arguments(
+    h: Tensor,
+    scale: Tensor | None,
+    shift: Tensor | None,
+    dropout: float,
+    rows: Tensor | None,
+    history: Tensor | None,
+    history_rows: Tensor | None,
+) -> None:
+    definition = backend.runs_definition()
+    floats = (*check.ROW_DTYPES, torch.float64) if definition else check.ROW_DTYPES
+    check.tensor("h", h, floats, 2)
+    check.probability("dropout", dropout)
+    for name, value in (("scale", scale), ("shift", shift)):
+        if value is not None:
+            check.tensor(name, value, (torch.float32, torch.float64) if definition else (torch.float32,), 1)
+            check.size(name, value, 0, h.shape[1], "one per feature of h")
+            check.device(name, value, h.device)
+    for name, value in (("rows", rows), ("history_rows", history_rows)):
+        if value is not None:
+            check.tensor(name, value, (torch.int64,), 1)
+            check.size(name, value, 0, h.shape[0], "one per row of h")
+            check.device(name, value, h.device)
+    if history is None:
+        if history_rows is not None:
+            raise ValueError("history_rows is given but history is not; pass the table that they are rows of")
+        return
+    check.tensor("history", history, floats, 2)
+    check.size("history", history, 1, h.shape[1], "the width of h")
+    check.device("history", history, h.device, may_be_pinned=True)
+    check.no_gradient("history", history, "it is written, not differentiated")
+    into = history_rows if history_rows is not None else rows
+    if into is None and history.shape[0] < h.shape[0]:
+        raise ValueError(
+            f"history has {history.shape[0]} rows and h has {h.shape[0]}; say which ones to write with rows"
+        )
+    if backend.debugging() and into is not None:
+        name = "history_rows" if history_rows is not None else "rows"
+        check.in_range(name, into, 0, history.shape[0], "the rows of history")
+        check.unique(name, into)
+
+
+def _activate_kernel(
+    h: Tensor, scale: Tensor | None, shift: Tensor | None, rows: Tensor | None, history: Tensor | None,
+    history_rows: Tensor | None, relu: bool, dropout: float, seed: int,
+) -> Tensor:  # fmt: skip
+    h = row_major(h)  # type: ignore[assignment]
+    if history is not None and history.stride(1) != 1 and history.shape[1] > 1:
+        raise ValueError(f"history has strides {history.stride()}; its rows must be contiguous to be written")
+    y = new_rows(h.shape[0], h.shape[1], h.dtype, h.device)
+    backend.kernels(h.device).activate(
+        y, h, _dense(scale), _dense(shift), rows, history, history_rows, relu=relu, dropout=dropout, seed=seed
+    )
+    return y
+
+
+def _activate_fake(h: Tensor, *args: Any) -> Tensor:
+    return torch.empty(h.shape, dtype=h.dtype, device=h.device)
+
+
+def _backward_kernel(
+    grad_y: Tensor, saved: Tensor | None, scale: Tensor | None, shift: Tensor | None, rows: Tensor | None,
+    saved_is_output: bool, relu: bool, dropout: float, seed: int, need_scale: bool, need_shift: bool, dtype: torch.dtype,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    count, width = grad_y.shape
+    grad_h = new_rows(count, width, dtype, grad_y.device)
+    grad_scale = torch.empty(width if need_scale else 0, dtype=torch.float32, device=grad_y.device)
+    grad_shift = torch.empty(width if need_shift else 0, dtype=torch.float32, device=grad_y.device)
+    backend.kernels(grad_y.device).activate_backward(
+        grad_h, grad_scale if need_scale else None, grad_shift if need_shift else None, row_major(grad_y),
+        row_major(saved), _dense(scale), _dense(shift), rows,
+        saved_is_output=saved_is_output, relu=relu, dropout=dropout, seed=seed,
+    )  # fmt: skip
+    return grad_h, grad_scale, grad_shift
+
+
+def _backward_fake(
+    grad_y: Tensor, saved: Tensor | None, scale: Tensor | None, shift: Tensor | None, rows: Tensor | None,
+    saved_is_output: bool, relu: bool, dropout: float, seed: int, need_scale: bool, need_shift: bool, dtype: torch.dtype,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    width = grad_y.shape[1]
+    grad_h = torch.empty(grad_y.shape, dtype=dtype, device=grad_y.device)
+    scale_size, shift_size = width if need_scale else 0, width if need_shift else 0
+    return grad_h, grad_h.new_empty(scale_size, dtype=torch.float32), grad_h.new_empty(shift_size, dtype=torch.float32)
+
+
+def _dense(vector: Tensor | None) -> Tensor | None:
+    return None if vector is None else vector.contiguous()
+
+
+_activate = define(
+    "activate(Tensor h, Tensor? scale, Tensor? shift, Tensor? rows, Tensor(a!)? history, Tensor? history_rows, bool relu, "
+    "float dropout, SymInt seed) -> Tensor",
+    _activate_kernel,
+    _activate_fake,
+)
+_activate_backward = define(
+    "activate_backward(Tensor grad_y, Tensor? saved, Tensor? scale, Tensor? shift, Tensor? rows, bool saved_is_output, "
+    "bool relu, float dropout, SymInt seed, bool need_scale, bool need_shift, ScalarType dtype) -> (Tensor, Tensor, Tensor)",
+    _backward_kernel,
+    _backward_fake,
+)
+
+
+class _Activate(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, redispatch: Callable[..., Tensor], h: Tensor, scale: Tensor | None, shift: Tensor | None,
+        rows: Tensor | None, history: Tensor | None, history_rows: Tensor | None, relu: bool, dropout: float, seed: int,
+    ) -> Tensor:  # fmt: skip
+        y = redispatch(h, scale, shift, rows, history, history_rows, relu, dropout, seed)
+        # The gradient of scale needs h. Otherwise the result is enough, and it is mostly alive anyway: it is positive just
+        # where ReLU and dropout let the gradient pass.
+        by_output = not ctx.needs_input_grad[2]
+        saved = None if by_output and not relu else y if by_output else h
+        ctx.save_for_backward(saved, scale, shift, rows)
+        ctx.options = by_output, relu, dropout, seed
+        ctx.dtype = h.dtype
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, grad_y: Tensor) -> tuple:
+        saved, scale, shift, rows = ctx.saved_tensors
+        needs_scale, needs_shift = ctx.needs_input_grad[2:4]
+        grad_h, grad_scale, grad_shift = _activate_backward(
+            grad_y, saved, scale, shift, rows, *ctx.options, needs_scale, needs_shift, ctx.dtype
+        )
+        return (
+            None, grad_h if ctx.needs_input_grad[1] else None, grad_scale if needs_scale else None,
+            grad_shift if needs_shift else None, *[None] * 6,
+        )  # fmt: skip
+
+
+def _autograd(redispatch: Callable[..., Tensor], *args: Any) -> Tensor:
+    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in args[:3]):
+        return _Activate.apply(redispatch, *args)
+    return redispatch(*args)
+
+
+mutate(_activate, _autograd)

@@ -1,0 +1,80 @@
+"""Refusing bad arguments before anything is computed or written: the argument's name, what it is, what it must be."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+ROW_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+INDEX_DTYPES = (torch.int32, torch.int64)
+
+
+def names(dtypes: Sequence[torch.dtype]) -> str:
+    return " or ".join(str(d).removeprefix("torch.") for d in dtypes)
+
+
+def tensor(name: str, value: object, dtypes: Sequence[torch.dtype], dims: int) -> None:
+    """A tensor of one of the dtypes with so many dimensions."""
+    if not isinstance(value, Tensor):
+        raise TypeError(f"{name} is a {type(value).__name__}; it must be a {names(dtypes)} tensor")
+    if value.dtype not in dtypes:
+        hint = f"; convert it with {name}.to(torch.{names(dtypes[:1])})"
+        if value.dtype == torch.float64:
+            hint = f'; use {name}.float(), or the float64 definition with use_backend("torch")'
+        raise TypeError(f"{name} is {names([value.dtype])}; it must be {names(dtypes)}{hint}")
+    if value.dim() != dims:
+        raise ValueError(f"{name} has shape {list(value.shape)}; it must have {dims} dimension{'s' * (dims > 1)}")
+
+
+def size(name: str, value: Tensor, dim: int, expected: int, why: str) -> None:
+    """value.shape[dim] is what ``why`` says it must be."""
+    if value.shape[dim] != expected:
+        raise ValueError(f"{name} has shape {list(value.shape)}; dimension {dim} must be {expected}, {why}")
+
+
+def device(name: str, value: Tensor, expected: torch.device, *, may_be_pinned: bool = False) -> None:
+    """value lies on the device of the op; tables may also lie in pinned host memory beside a GPU."""
+    if value.device == expected:
+        return
+    if may_be_pinned and value.device.type == "cpu":
+        if is_fake(value) or value.is_pinned():
+            return
+        raise ValueError(
+            f"{name} is in pageable memory, the op runs on {expected}; pin it with {name}.pin_memory() or move it there"
+        )
+    raise ValueError(
+        f"{name} is on {value.device}, the op runs on {expected}; move it with {name}.to({str(expected)!r})"
+    )
+
+
+def is_fake(value: Tensor) -> bool:
+    """Whether it is only a description of a tensor, under torch.compile."""
+    return torch.compiler.is_compiling() or isinstance(value, torch._subclasses.FakeTensor)
+
+
+def probability(name: str, value: float) -> None:
+    if not 0.0 <= value <= 1.0:
+        raise ValueError(f"{name} is {value}; it must be a probability between 0 and 1")
+
+
+def no_gradient(name: str, value: Tensor | None, why: str) -> None:
+    if value is not None and value.requires_grad and torch.is_grad_enabled():
+        raise ValueError(f"{name} requires a gradient, but {why}; pass {name}.detach()")
+
+
+def in_range(name: str, value: Tensor, low: int, high: int, why: str) -> None:
+    """All elements in [low, high). Reads the values: for debug mode, and for things checked once per graph."""
+    if value.numel() == 0:
+        return
+    least, most = (int(v) for v in torch.aminmax(value))
+    if least < low or most >= high:
+        raise ValueError(f"{name} has values from {least} to {most}; they must lie in [{low}, {high}), {why}")
+
+
+def unique(name: str, value: Tensor) -> None:
+    """No element twice. Reads the values: for debug mode."""
+    distinct = torch.unique(value).numel()
+    if distinct != value.numel():
+        raise ValueError(
+            f"{name} has {value.numel()} elements, only {distinct} distinct; remove the duplicates with torch.unique({name})"
+        )

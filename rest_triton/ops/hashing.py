@@ -1,0 +1,42 @@
+"""Dropout masks as plain torch: the specification of ``rest_triton.kernels._hash``."""
+
+import torch
+from torch import Tensor
+
+from ..kernels._hash import GOLDEN32, GOLDEN64, MIX1, MIX2, MULT1, MULT2, seed_key, threshold
+
+_LOW32 = 0xFFFFFFFF
+
+
+def _signed(constant: int) -> int:
+    return constant - (1 << 64) if constant >> 63 else constant
+
+
+def _shift_right(z: Tensor, bits: int) -> Tensor:
+    """Logical shift of int64: torch's own copies the sign."""
+    return (z >> bits) & ((1 << (64 - bits)) - 1)
+
+
+def _counter_words(seed: int, counter: Tensor) -> Tensor:
+    z = seed_key(seed) + (counter.long() + 1) * _signed(GOLDEN64)
+    z = (z ^ _shift_right(z, 30)) * _signed(MIX1)
+    z = (z ^ _shift_right(z, 27)) * _signed(MIX2)
+    return z ^ _shift_right(z, 31)
+
+
+def edge_kept(seed: int, edge: Tensor, p: float) -> Tensor:
+    """bool, like ``edge``: which edges dropout with probability p keeps."""
+    return _shift_right(_counter_words(seed, edge), 40) >= threshold(p)
+
+
+def feature_kept(seed: int, rows: Tensor, width: int, p: float) -> Tensor:
+    """bool[len(rows), width]: which features of which rows dropout with probability p keeps."""
+    word = _counter_words(seed, rows)[:, None]
+    low, high = word & _LOW32, _shift_right(word, 32)
+    v = (low + torch.arange(width, device=rows.device) * GOLDEN32) & _LOW32
+    v = v ^ (v >> 16)
+    v = (v * MULT1) & _LOW32
+    v = v ^ (v >> 15) ^ high
+    v = (v * MULT2) & _LOW32
+    v = v ^ (v >> 16)
+    return (v >> 8) >= threshold(p)

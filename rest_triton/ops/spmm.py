@@ -1,0 +1,325 @@
+"""history_spmm: aggregate in-batch and historical rows with the normalised adjacency, without gathering either."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from . import backend, check
+from .adjacency import Adjacency
+from .hashing import edge_kept
+from .library import define, differentiate, row_major
+from .memory import new_rows
+
+
+def history_spmm_definition(
+    adj: Adjacency,
+    rows: Tensor,
+    position: Tensor,
+    x: Tensor | None = None,
+    history: Tensor | None = None,
+    *,
+    residual: Tensor | None = None,
+    alpha: float = 0.0,
+    edge_dropout: float = 0.0,
+    seed: int = 0,
+    grad_history: Tensor | None = None,
+    dtype: torch.dtype | None = None,
+) -> Tensor:
+    """What :func:`history_spmm` means, in plain torch. Also takes float64."""
+    device = rows.device
+    given = [t for t in (x, history, residual) if t is not None]
+    precision = torch.promote_types(torch.float32, given[0].dtype)
+    width = next(t for t in (x, history) if t is not None).shape[1]
+    if grad_history is not None and x is not None and adj.reverse is not None:
+        outside = history_spmm_definition(
+            adj.reverse, rows, position, None, grad_history, edge_dropout=edge_dropout, seed=seed, dtype=precision
+        )
+        x = _AddToGradient.apply(x, outside)
+
+    # All edges of the rows: edge k of row i leads to node c.
+    start, degree = adj.rowptr[rows], adj.rowptr[rows + 1] - adj.rowptr[rows]
+    i = torch.repeat_interleave(torch.arange(len(rows), device=device), degree)
+    k = torch.arange(len(i), device=device) + torch.repeat_interleave(start - (degree.cumsum(0) - degree), degree)
+    if edge_dropout > 0:
+        kept = edge_kept(seed, k if adj.edge_id is None else adj.edge_id[k], edge_dropout)
+        i, k = i[kept], k[kept]
+    c = adj.col[k].long()
+    weight = torch.ones(len(k), dtype=precision, device=device)
+    if adj.col_scale is not None:
+        weight = weight * adj.col_scale[c]
+    if adj.edge_weight is not None:
+        weight = weight * adj.edge_weight[k if adj.edge_id is None else adj.edge_id[k].long()]
+    if 0 < edge_dropout < 1:
+        weight = weight / (1 - edge_dropout)
+
+    p = position[c].long()
+    out = torch.zeros(len(rows), width, dtype=precision, device=device)
+    if x is not None:
+        inside = p >= 0
+        out = out.index_add(0, i[inside], weight[inside, None] * x[p[inside]].to(precision))
+    if history is not None:
+        outside = p < 0
+        stale = history.detach()[(~p[outside]).to(history.device)].to(device, precision)
+        out = out.index_add(0, i[outside], weight[outside, None] * stale)
+    if adj.row_scale is not None:
+        out = adj.row_scale[rows, None] * out
+    if residual is not None:
+        out = (1 - alpha) * out + alpha * residual
+    return out.to(_result_dtype(x, precision, dtype))
+
+
+class _AddToGradient(torch.autograd.Function):
+    """x itself; what flows back gets the historical part added."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, extra: Tensor) -> Tensor:
+        ctx.save_for_backward(extra)
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        (extra,) = ctx.saved_tensors
+        return grad + extra.to(grad.dtype), None
+
+
+def _result_dtype(x: Tensor | None, otherwise: torch.dtype, asked: torch.dtype | None) -> torch.dtype:
+    if asked is not None:
+        return asked
+    return otherwise if x is None else x.dtype
+
+
+def history_spmm(
+    adj: Adjacency,
+    rows: Tensor,
+    position: Tensor,
+    x: Tensor | None = None,
+    history: Tensor | None = None,
+    *,
+    residual: Tensor | None = None,
+    alpha: float = 0.0,
+    edge_dropout: float = 0.0,
+    seed: int = 0,
+    grad_history: Tensor | None = None,
+    dtype: torch.dtype | None = None,
+) -> Tensor:
+    r"""Aggregate over all neighbours of ``rows``: fresh rows from ``x``, the others from ``history``.
+
+    .. math::
+        out_i = (1-\alpha) \, r_g \sum_{k=rowptr_g}^{rowptr_{g+1}-1} c_{col_k} \, e_k \, src(col_k) + \alpha \, residual_i,
+        \qquad g = rows_i
+
+    with ``src(c) = x[position[c]]`` where ``position[c] >= 0``, else ``history[~position[c]]``; a source that is None
+    counts as zero. Accumulated in float32. Two runs give the same bits, whatever the number of threads.
+
+    Args:
+        adj: the graph. For the gradient of x it needs a reverse.
+        rows: int64[R], the nodes to compute, distinct.
+        position: int32[N], where each node's row is read from. By default ``~node``; ``i`` for the node at row i of x.
+            It must stay as it is until backward has run.
+        x: [R, D] in-batch rows, differentiable. For its gradient ``position[rows[i]] == i``: the batch's rows are x's rows.
+        history: [H, D], any number of rows, never differentiated. In pinned host memory it is read by the GPU directly.
+        residual: [R, D], differentiable, mixed in with ``alpha``.
+        edge_dropout: each edge is left out with this probability, by a hash of (seed, edge), and the others scaled up.
+        grad_history: [H, D] historical gradients of the result for nodes out of the batch, read through ``position``
+            in backward.
+        dtype: of the result. Default: x's, or float32 without x.
+
+    x, history, residual: float32, bfloat16 or float16, each its own. Returns: [R, D].
+
+    Example::
+
+        position = ~torch.arange(N, dtype=torch.int32)
+        position[rows] = torch.arange(len(rows), dtype=torch.int32)  # enter the batch
+        z = history_spmm(adj, rows, position, h, table)
+    """
+    _check_arguments(adj, rows, position, x, history, residual, edge_dropout, grad_history, dtype)
+    if backend.runs_definition():
+        return history_spmm_definition(
+            adj, rows, position, x, history, residual=residual, alpha=alpha, edge_dropout=edge_dropout, seed=seed,
+            grad_history=grad_history, dtype=dtype,
+        )  # fmt: skip
+    reverse = adj.reverse
+    split = backend.splits_hubs(rows.device)
+    hubs = adj.hubs if split else (None, None, 0)
+    back_hubs = reverse.hubs if split and reverse is not None else (None, None, 0)
+    return _spmm(
+        adj.rowptr, adj.col, adj.edge_id, *hubs,
+        None if reverse is None else reverse.rowptr, None if reverse is None else reverse.col,
+        None if reverse is None else reverse.edge_id, *back_hubs,
+        adj.row_scale, adj.col_scale, adj.edge_weight, rows, position, x, history, residual, grad_history,
+        1.0 if residual is None else 1.0 - alpha, alpha, edge_dropout, seed, _result_dtype(x, torch.float32, dtype),
+    )  # fmt: skip
+
+
+def _check_arguments(
+    adj: Adjacency,
+    rows: Tensor,
+    position: Tensor,
+    x: Tensor | None,
+    history: Tensor | None,
+    residual: Tensor | None,
+    edge_dropout: float,
+    grad_history: Tensor | None,
+    dtype: torch.dtype | None,
+) -> None:
+    floats = (*check.ROW_DTYPES, torch.float64) if backend.runs_definition() else check.ROW_DTYPES
+    check.tensor("rows", rows, (torch.int64,), 1)
+    check.tensor("position", position, (torch.int32,), 1)
+    check.size("position", position, 0, adj.num_nodes, "the number of nodes")
+    if x is None and history is None:
+        raise ValueError("x and history are both None; there is nothing to aggregate, pass one of them")
+    if dtype is not None and dtype not in floats:
+        raise TypeError(f"dtype is {dtype}; it must be {check.names(floats)}")
+    if not backend.runs_definition() and adj.edge_weight is not None:
+        check.tensor("edge_weight", adj.edge_weight, (torch.float32,), 1)
+    check.probability("edge_dropout", edge_dropout)
+    where, width = rows.device, -1
+    check.device("adj.rowptr", adj.rowptr, where)
+    check.device("position", position, where)
+    for name, value in (("x", x), ("history", history), ("residual", residual), ("grad_history", grad_history)):
+        if value is None:
+            continue
+        check.tensor(name, value, floats, 2)
+        check.device(name, value, where, may_be_pinned=name in ("history", "grad_history"))
+        width = value.shape[1] if width < 0 else width
+        check.size(name, value, 1, width, "the width of the other rows")
+    if residual is not None:
+        check.size("residual", residual, 0, rows.shape[0], "one per row")
+    check.no_gradient("history", history, "history rows are constants: gradients do not flow into the past")
+    if x is not None and x.requires_grad and torch.is_grad_enabled() and not backend.runs_definition():
+        check.size("x", x, 0, rows.shape[0], "one per row: backward reads gradients through the same position map")
+        if adj.reverse is None:
+            raise ValueError(
+                "x requires a gradient but adj has no reverse; use adj.undirected() if every edge is there both ways, "
+                "else adj.with_reverse()"
+            )
+        if adj.reverse.edge_id is None and (edge_dropout > 0 or adj.edge_weight is not None):
+            raise ValueError(
+                "edge_dropout and edge_weight need to know the mirror of each edge; use adj.with_reverse()"
+            )
+    if backend.debugging():
+        _check_values(adj, rows, position, x, history)
+
+
+def _check_values(adj: Adjacency, rows: Tensor, position: Tensor, x: Tensor | None, history: Tensor | None) -> None:
+    check.in_range("rows", rows, 0, adj.num_nodes, "the node ids")
+    check.unique("rows", rows)
+    degree = adj.rowptr[rows + 1] - adj.rowptr[rows]
+    first = torch.repeat_interleave(adj.rowptr[rows] - (degree.cumsum(0) - degree), degree)
+    read = position[adj.col[torch.arange(first.numel(), device=rows.device) + first].long()]
+    # Positions of nodes that no row has as a neighbour are never read and may be anything.
+    if x is not None:
+        check.in_range("position", read[read >= 0], 0, x.shape[0], "the rows of x, for nodes in the batch")
+        if x.requires_grad and not torch.equal(position[rows].long(), torch.arange(len(rows), device=rows.device)):
+            raise ValueError(
+                "x requires a gradient, but position[rows[i]] is not i for every row; enter the batch first"
+            )
+    if history is not None:
+        check.in_range(
+            "position", read[read < 0], -history.shape[0], 0, "-1 - row of history, for nodes out of the batch"
+        )
+
+
+def _spmm_kernel(
+    rowptr: Tensor, col: Tensor, edge_id: Tensor | None,
+    hub_node: Tensor | None, hub_first: Tensor | None, hub_segments: int,
+    back_rowptr: Tensor | None, back_col: Tensor | None, back_edge_id: Tensor | None,
+    back_hub_node: Tensor | None, back_hub_first: Tensor | None, back_hub_segments: int,
+    row_scale: Tensor | None, col_scale: Tensor | None, edge_weight: Tensor | None, rows: Tensor, position: Tensor,
+    x: Tensor | None, history: Tensor | None, residual: Tensor | None, grad_history: Tensor | None,
+    scale: float, alpha: float, edge_dropout: float, seed: int, dtype: torch.dtype,
+) -> Tensor:  # fmt: skip
+    x, history, residual = row_major(x), row_major(history), row_major(residual)
+    width = (x if x is not None else history).shape[1]  # type: ignore[union-attr]
+    out = new_rows(rows.shape[0], width, dtype, rows.device)
+    backend.kernels(rows.device).spmm(
+        out, rowptr, col, edge_id, rows, position, x, history, row_scale, col_scale, edge_weight, residual,
+        scale=scale, alpha=alpha, edge_dropout=edge_dropout, seed=seed,
+        hub_node=hub_node, hub_first=hub_first, hub_segments=hub_segments,
+    )  # fmt: skip
+    return out
+
+
+def _spmm_fake(rowptr: Tensor, *args: Any) -> Tensor:
+    rows, x, history, dtype = args[14], args[16], args[17], args[-1]
+    width = (x if x is not None else history).shape[1]
+    return torch.empty(rows.shape[0], width, dtype=dtype, device=rows.device)
+
+
+def _edge_grad_kernel(
+    rowptr: Tensor, col: Tensor, edge_id: Tensor | None, row_scale: Tensor | None, col_scale: Tensor | None,
+    rows: Tensor, position: Tensor, x: Tensor | None, history: Tensor | None, grad_out: Tensor,
+    scale: float, edge_dropout: float, seed: int,
+) -> Tensor:  # fmt: skip
+    grad = torch.zeros(col.numel(), dtype=torch.float32, device=rows.device)
+    backend.kernels(rows.device).edge_grad(
+        grad, rowptr, col, edge_id, rows, position, row_major(x), row_major(history), row_scale, col_scale,
+        row_major(grad_out), scale=scale, edge_dropout=edge_dropout, seed=seed,
+    )  # fmt: skip
+    return grad
+
+
+def _edge_grad_fake(rowptr: Tensor, col: Tensor, *args: Any) -> Tensor:
+    return torch.empty(col.shape[0], dtype=torch.float32, device=col.device)
+
+
+_spmm = define(
+    "history_spmm(Tensor rowptr, Tensor col, Tensor? edge_id, Tensor? hub_node, Tensor? hub_first, SymInt hub_segments, "
+    "Tensor? back_rowptr, Tensor? back_col, Tensor? back_edge_id, Tensor? back_hub_node, Tensor? back_hub_first, "
+    "SymInt back_hub_segments, Tensor? row_scale, Tensor? col_scale, Tensor? edge_weight, Tensor rows, Tensor position, "
+    "Tensor? x, Tensor? history, Tensor? residual, Tensor? grad_history, float scale, float alpha, float edge_dropout, "
+    "SymInt seed, ScalarType dtype) -> Tensor",
+    _spmm_kernel,
+    _spmm_fake,
+)
+_edge_grad = define(
+    "history_spmm_edge_grad(Tensor rowptr, Tensor col, Tensor? edge_id, Tensor? row_scale, Tensor? col_scale, Tensor rows, "
+    "Tensor position, Tensor? x, Tensor? history, Tensor grad_out, float scale, float edge_dropout, SymInt seed) -> Tensor",
+    _edge_grad_kernel,
+    _edge_grad_fake,
+)
+
+
+def _setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
+    graph, (row_scale, col_scale, edge_weight, rows, position, x, history, residual, grad_history), options = (
+        inputs[:12], inputs[12:21], inputs[21:],
+    )  # fmt: skip
+    # Rows are needed again only to differentiate for the weights of edges.
+    for_weights = edge_weight is not None and edge_weight.requires_grad
+    ctx.save_for_backward(
+        *(t for n, t in enumerate(graph) if n not in (5, 11)), row_scale, col_scale, edge_weight, rows, position,
+        x if for_weights else None, history if for_weights else None, grad_history,
+    )  # fmt: skip
+    ctx.segments, ctx.back_segments = graph[5], graph[11]
+    ctx.options = options
+    ctx.x_dtype = None if x is None else x.dtype
+    ctx.residual_dtype = None if residual is None else residual.dtype
+
+
+def _backward(ctx: Any, grad: Tensor) -> tuple:
+    (
+        rowptr, col, edge_id, hub_node, hub_first, back_rowptr, back_col, back_edge_id, back_hub_node, back_hub_first,
+        row_scale, col_scale, edge_weight, rows, position, x, history, grad_history,
+    ) = ctx.saved_tensors  # fmt: skip
+    scale, alpha, edge_dropout, seed, _ = ctx.options
+    needs = ctx.needs_input_grad
+    grad_weight = grad_x = grad_residual = None
+    if needs[14]:
+        grad_weight = _edge_grad(
+            rowptr, col, edge_id, row_scale, col_scale, rows, position, x, history, grad, scale, edge_dropout, seed
+        )
+    if needs[17]:
+        # The same op on the reverse graph: rows and columns, and their scales, change places.
+        grad_x = _spmm(
+            back_rowptr, back_col, back_edge_id, back_hub_node, back_hub_first, ctx.back_segments,
+            rowptr, col, edge_id, hub_node, hub_first, ctx.segments,
+            col_scale, row_scale, edge_weight, rows, position, grad, grad_history, None, None,
+            scale, 0.0, edge_dropout, seed, ctx.x_dtype,
+        )  # fmt: skip
+    if needs[19]:
+        grad_residual = (alpha * grad).to(ctx.residual_dtype)
+    return (*[None] * 14, grad_weight, None, None, grad_x, None, grad_residual, *[None] * 6)
+
+
+differentiate(_spmm, _setup_context, _backward)
