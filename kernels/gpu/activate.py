@@ -12,8 +12,8 @@ from torch import Tensor
 
 from .._hash import keep_scale, seed_key, threshold
 from .hashing import counter_hash, feature_kept
-from .launch import PARTIAL_PROGRAMS, column_sum_settings, launch, row_alignment, row_settings
-from .rounding import round_to
+from .launch import PARTIAL_PROGRAMS, activate_settings, column_sum_settings, launch, row_vector
+from .storage import round_to, row_pointers, widen
 
 _RUNTIME = [
     "stride_y", "stride_h", "stride_history", "stride_grad_h", "stride_grad_y", "stride_saved", "count", "partials",
@@ -26,19 +26,9 @@ _POINTERS = [
 
 
 @triton.jit
-def _rows_of(ptr, o_r, stride, o_d, ALIGN: tl.constexpr):
-    """Pointers [BLOCK_R, BLOCK_D] to the features o_d of rows o_r."""
-    return tl.multiple_of((ptr + o_r * stride)[:, None], [1, ALIGN]) + o_d[None, :]
-
-
-@triton.jit
-def _affine(b_h, scale_ptr, shift_ptr, o_d, m_d):
-    """b_h * scale + shift, each optional."""
-    if scale_ptr is not None:
-        b_h = b_h * tl.load(scale_ptr + o_d, mask=m_d, other=0.0)[None, :]
-    if shift_ptr is not None:
-        b_h = b_h + tl.load(shift_ptr + o_d, mask=m_d, other=0.0)[None, :]
-    return b_h
+def _vector(ptr, o_d, m_d):
+    """ptr[o_d] to be broadcast over rows, float32 [1, BLOCK_D]."""
+    return tl.load(ptr + o_d[None, :], mask=m_d[None, :], other=0.0)
 
 
 @triton.jit
@@ -55,7 +45,7 @@ def activate_kernel(
     y_ptr, h_ptr, scale_ptr, shift_ptr, rows_ptr, history_ptr, history_rows_ptr,
     stride_y: tl.int32, stride_h: tl.int32, stride_history: tl.int32, count: tl.int32,
     key: tl.int64, threshold: tl.int32, keep_scale: tl.float32,
-    RELU: tl.constexpr, DROPOUT: tl.constexpr, ALIGN: tl.constexpr,
+    RELU: tl.constexpr, DROPOUT: tl.constexpr, VECTOR: tl.constexpr,
     D: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """One program per tile."""
@@ -64,17 +54,20 @@ def activate_kernel(
     m_r = o_r < count
     m_d = o_d < D
     m = m_r[:, None] & m_d[None, :]
-    b_a = tl.load(_rows_of(h_ptr, o_r, stride_h, o_d, ALIGN), mask=m, other=0.0).to(tl.float32)
-    b_a = _affine(b_a, scale_ptr, shift_ptr, o_d, m_d)
+    b_a = widen(tl.load(row_pointers(h_ptr, o_r, stride_h, o_d, VECTOR), mask=m, other=0.0))
+    if scale_ptr is not None:
+        b_a *= _vector(scale_ptr, o_d, m_d)
+    if shift_ptr is not None:
+        b_a += _vector(shift_ptr, o_d, m_d)
     if RELU:
         b_a = tl.where(b_a <= 0, 0.0, b_a)  # a comparison with NaN fails: NaN stays
     if history_ptr is not None:
         b_to = tl.load(history_rows_ptr + o_r, mask=m_r, other=0)
-        p_history = _rows_of(history_ptr, b_to, stride_history, o_d, ALIGN)
+        p_history = row_pointers(history_ptr, b_to, stride_history, o_d, VECTOR)
         tl.store(p_history, round_to(b_a, history_ptr), mask=m)
     if DROPOUT:
         b_a = tl.where(_kept(rows_ptr, o_r, m_r, o_d, key, threshold), b_a * keep_scale, 0.0)
-    tl.store(_rows_of(y_ptr, o_r, stride_y, o_d, ALIGN), round_to(b_a, y_ptr), mask=m)
+    tl.store(row_pointers(y_ptr, o_r, stride_y, o_d, VECTOR), round_to(b_a, y_ptr), mask=m)
 
 
 @triton.jit(do_not_specialize=_RUNTIME, do_not_specialize_on_alignment=_POINTERS)
@@ -82,32 +75,39 @@ def activate_backward_kernel(
     grad_h_ptr, partial_scale_ptr, partial_shift_ptr, grad_y_ptr, saved_ptr, scale_ptr, shift_ptr, rows_ptr,
     stride_grad_h: tl.int32, stride_grad_y: tl.int32, stride_saved: tl.int32, count: tl.int32,
     key: tl.int64, threshold: tl.int32, keep_scale: tl.float32,
-    SAVED_IS_OUTPUT: tl.constexpr, RELU: tl.constexpr, DROPOUT: tl.constexpr, ALIGN: tl.constexpr,
+    SAVED_IS_OUTPUT: tl.constexpr, RELU: tl.constexpr, DROPOUT: tl.constexpr, VECTOR: tl.constexpr,
     D: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """Program p takes the tiles p, p + programs, ... and sums over their rows."""
     o_d = tl.program_id(1) * BLOCK_D + tl.arange(0, BLOCK_D)
     m_d = o_d < D
+    if scale_ptr is not None:
+        b_scale = _vector(scale_ptr, o_d, m_d)
+    if shift_ptr is not None:
+        b_shift = _vector(shift_ptr, o_d, m_d)
     b_sum_scale = tl.zeros([BLOCK_R, BLOCK_D], tl.float32)
     b_sum_shift = tl.zeros([BLOCK_R, BLOCK_D], tl.float32)
     for first in range(tl.program_id(0) * BLOCK_R, count, tl.num_programs(0) * BLOCK_R):
         o_r = (first + tl.arange(0, BLOCK_R)).to(tl.int64)
         m_r = o_r < count
         m = m_r[:, None] & m_d[None, :]
-        b_dz = tl.load(_rows_of(grad_y_ptr, o_r, stride_grad_y, o_d, ALIGN), mask=m, other=0.0).to(tl.float32)
+        b_dz = widen(tl.load(row_pointers(grad_y_ptr, o_r, stride_grad_y, o_d, VECTOR), mask=m, other=0.0))
         if saved_ptr is not None:
-            p_saved = _rows_of(saved_ptr, o_r, stride_saved, o_d, ALIGN)
-            b_saved = tl.load(p_saved, mask=m, other=0.0).to(tl.float32)
+            p_saved = row_pointers(saved_ptr, o_r, stride_saved, o_d, VECTOR)
+            b_saved = widen(tl.load(p_saved, mask=m, other=0.0))
         if DROPOUT:
             b_dz *= keep_scale
             # A kept and positive element is one with y > 0: then y alone tells both.
             if not (SAVED_IS_OUTPUT and RELU):
                 b_dz = tl.where(_kept(rows_ptr, o_r, m_r, o_d, key, threshold), b_dz, 0.0)
         if RELU:
-            if SAVED_IS_OUTPUT:
-                b_dz = tl.where(b_saved <= 0, 0.0, b_dz)
-            else:
-                b_dz = tl.where(_affine(b_saved, scale_ptr, shift_ptr, o_d, m_d) <= 0, 0.0, b_dz)
+            b_z = b_saved
+            if not SAVED_IS_OUTPUT:
+                if scale_ptr is not None:
+                    b_z *= b_scale
+                if shift_ptr is not None:
+                    b_z += b_shift
+            b_dz = tl.where(b_z <= 0, 0.0, b_dz)
         if partial_scale_ptr is not None:
             b_sum_scale += tl.where(m, b_dz * b_saved, 0.0)
         if partial_shift_ptr is not None:
@@ -115,8 +115,8 @@ def activate_backward_kernel(
         if grad_h_ptr is not None:
             b_dh = b_dz
             if scale_ptr is not None:
-                b_dh = b_dz * tl.load(scale_ptr + o_d, mask=m_d, other=0.0)[None, :]
-            p_grad_h = _rows_of(grad_h_ptr, o_r, stride_grad_h, o_d, ALIGN)
+                b_dh = b_dz * b_scale
+            p_grad_h = row_pointers(grad_h_ptr, o_r, stride_grad_h, o_d, VECTOR)
             tl.store(p_grad_h, round_to(b_dh, grad_h_ptr), mask=m)
     o_partial = tl.program_id(0) * D + o_d
     if partial_scale_ptr is not None:
@@ -136,7 +136,7 @@ def column_sum_kernel(
     for first in range(0, partials, BLOCK_R):
         o_p = first + tl.arange(0, BLOCK_R)
         m = (o_p < partials)[:, None] & m_d[None, :]
-        b_sum += tl.load(tl.multiple_of(partial_ptr, 16) + o_p[:, None] * D + o_d[None, :], mask=m, other=0.0)
+        b_sum += tl.load(row_pointers(partial_ptr, o_p, D, o_d, 4 if D % 4 == 0 else 1), mask=m, other=0.0)
     tl.store(sum_ptr + o_d, tl.sum(b_sum, axis=0), mask=m_d)
 
 
@@ -157,7 +157,8 @@ def activate(
     count, width = h.shape
     if h.numel() == 0:
         return
-    settings = row_settings(width, h.dtype, y.dtype)
+    vector = row_vector(y, h, history)
+    settings = activate_settings(width, vector)
     launch(
         activate_kernel,
         (triton.cdiv(count, settings.BLOCK_R), triton.cdiv(width, settings.BLOCK_D)),
@@ -179,7 +180,7 @@ def activate(
         keep_scale=keep_scale(dropout),
         RELU=relu,
         DROPOUT=dropout > 0,
-        ALIGN=row_alignment(y, h, history),
+        VECTOR=vector,
         D=width,
     )
 
@@ -209,8 +210,8 @@ def activate_backward(
             if grad is not None:
                 grad.zero_()
         return
-    given = [matrix for matrix in (grad_h, grad_y, saved) if matrix is not None]
-    settings = row_settings(width, *(matrix.dtype for matrix in given))
+    vector = row_vector(grad_h, grad_y, saved)
+    settings = activate_settings(width, vector)
     programs = triton.cdiv(count, settings.BLOCK_R)
     if grad_scale is not None or grad_shift is not None:
         programs = min(programs, PARTIAL_PROGRAMS)
@@ -241,7 +242,7 @@ def activate_backward(
         SAVED_IS_OUTPUT=saved_is_output,
         RELU=relu,
         DROPOUT=dropout > 0,
-        ALIGN=row_alignment(*given),
+        VECTOR=vector,
         D=width,
     )
     for grad, partial in ((grad_scale, partial_scale), (grad_shift, partial_shift)):

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from .hashing import edge_kept
-from .rounding import widen
+from .storage import widen
 
 # No source: dropped, or past the row's end. It would mean history row 2**31 - 1, which no int32 position needs.
 NOWHERE = tl.constexpr(-(2**31))

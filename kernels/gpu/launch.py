@@ -16,7 +16,6 @@ from torch import Tensor
 
 LANE_BYTES = 16  # the widest load of one lane
 SPMM_TILE_BYTES = 4096  # row bytes a warp has in flight: 8 such loads per lane
-ROWS_TILE_BYTES = 8192  # bytes a program of the row kernels (4 warps) has in flight: 4 such loads per lane
 
 # Programs that read or write rows over the bus. 32 x 8 KiB in flight cover bandwidth x latency of a PCIe 5 x16 link
 # (64 GB/s x 2 us = 128 KiB) twice, and leave most of a GPU's 100+ multiprocessors to the computation beside it.
@@ -90,11 +89,19 @@ def edge_grad_settings(width: int, align: int, *dtypes: torch.dtype, lanes: int 
     return replace(spmm_settings(width, align, *dtypes, lanes=lanes), GROUP=None, SPLIT=EDGE_GRAD_SPLIT)
 
 
-def row_settings(width: int, *dtypes: torch.dtype) -> Settings:
-    """Settings of the kernels that move or map whole rows of ``width`` elements of ``dtypes``."""
-    item = max(dtype.itemsize for dtype in dtypes)
-    block_d = min(next_power_of_2(width), 1024)
-    block_r = max(ROWS_TILE_BYTES // (block_d * item), 1)
+def copy_settings(width: int, vector: int) -> Settings:
+    """Settings of gather_rows and scatter_rows: four loads in flight per lane, eight where they are narrow."""
+    return _row_settings(width, 4 * vector if vector >= 4 else 8)
+
+
+def activate_settings(width: int, vector: int) -> Settings:
+    """Settings of activate and its backward, which hold several float32 values per element."""
+    return _row_settings(width, 8 if vector >= 2 else 4)
+
+
+def _row_settings(width: int, lane_elements: int) -> Settings:
+    block_d = min(next_power_of_2(width), 256)
+    block_r = max(4 * 32 * lane_elements // block_d, 1)
     return Settings(registers=64, num_warps=4, BLOCK_R=block_r, BLOCK_D=block_d)
 
 
@@ -127,6 +134,16 @@ def row_alignment(*matrices: Tensor | None) -> int:
         if matrix is not None:
             align = gcd(align, matrix.data_ptr(), matrix.stride(0) * matrix.element_size())
     return align
+
+
+def row_vector(*matrices: Tensor | None) -> int:
+    """Elements that a lane can load or store at once in every one of ``matrices``.
+
+    It is the same for all of them, even where a narrow dtype would allow more: then a lane's elements are its own in
+    every matrix, and none has to move to another lane between a load and a store.
+    """
+    given = [matrix for matrix in matrices if matrix is not None]
+    return min(min(row_alignment(matrix), LANE_BYTES) // matrix.element_size() for matrix in given)
 
 
 class _Recorder(NamedTuple):

@@ -9,8 +9,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .launch import REMOTE_PROGRAMS, launch, row_alignment, row_settings
-from .rounding import round_to
+from .launch import REMOTE_PROGRAMS, copy_settings, launch, row_vector
+from .storage import round_to, row_pointers, widen
 
 _RUNTIME = ["stride_out", "stride_table", "stride_src", "count", "blend", "step"]
 _POINTERS = ["out_ptr", "table_ptr", "index_ptr", "src_ptr", "stamp_ptr"]
@@ -19,7 +19,7 @@ _POINTERS = ["out_ptr", "table_ptr", "index_ptr", "src_ptr", "stamp_ptr"]
 @triton.jit(do_not_specialize=_RUNTIME, do_not_specialize_on_alignment=_POINTERS)
 def gather_rows_kernel(
     out_ptr, table_ptr, index_ptr, stride_out: tl.int32, stride_table: tl.int32, count: tl.int32,
-    ALIGN: tl.constexpr, D: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_D: tl.constexpr,
+    VECTOR: tl.constexpr, D: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """Program p takes the tiles p, p + programs, ..."""
     o_d = tl.program_id(1) * BLOCK_D + tl.arange(0, BLOCK_D)
@@ -29,18 +29,18 @@ def gather_rows_kernel(
         m_r = o_r < count
         m = m_r[:, None] & m_d[None, :]
         b_index = tl.load(index_ptr + o_r, mask=m_r, other=0)
-        p_table = tl.multiple_of((table_ptr + b_index * stride_table)[:, None], [1, ALIGN]) + o_d[None, :]
-        p_out = tl.multiple_of((out_ptr + o_r * stride_out)[:, None], [1, ALIGN]) + o_d[None, :]
+        p_table = row_pointers(table_ptr, b_index, stride_table, o_d, VECTOR)
+        p_out = row_pointers(out_ptr, o_r, stride_out, o_d, VECTOR)
         b_row = tl.load(p_table, mask=m, other=0.0)
         # By way of float32, which holds every value of the three dtypes.
-        tl.store(p_out, round_to(b_row.to(tl.float32), out_ptr), mask=m)
+        tl.store(p_out, round_to(widen(b_row), out_ptr), mask=m)
 
 
 @triton.jit(do_not_specialize=_RUNTIME, do_not_specialize_on_alignment=_POINTERS)
 def scatter_rows_kernel(
     table_ptr, index_ptr, src_ptr, stamp_ptr, stride_table: tl.int32, stride_src: tl.int32, count: tl.int32,
     blend: tl.float32, step: tl.int64,
-    BLEND: tl.constexpr, ALIGN: tl.constexpr, D: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_D: tl.constexpr,
+    BLEND: tl.constexpr, VECTOR: tl.constexpr, D: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """Program p takes the tiles p, p + programs, ..."""
     o_d = tl.program_id(1) * BLOCK_D + tl.arange(0, BLOCK_D)
@@ -50,11 +50,11 @@ def scatter_rows_kernel(
         m_r = o_r < count
         m = m_r[:, None] & m_d[None, :]
         b_index = tl.load(index_ptr + o_r, mask=m_r, other=0)
-        p_table = tl.multiple_of((table_ptr + b_index * stride_table)[:, None], [1, ALIGN]) + o_d[None, :]
-        p_src = tl.multiple_of((src_ptr + o_r * stride_src)[:, None], [1, ALIGN]) + o_d[None, :]
-        b_row = tl.load(p_src, mask=m, other=0.0).to(tl.float32)
+        p_table = row_pointers(table_ptr, b_index, stride_table, o_d, VECTOR)
+        p_src = row_pointers(src_ptr, o_r, stride_src, o_d, VECTOR)
+        b_row = widen(tl.load(p_src, mask=m, other=0.0))
         if BLEND:
-            b_row = b_row * blend + tl.load(p_table, mask=m, other=0.0).to(tl.float32) * (1.0 - blend)
+            b_row = b_row * blend + widen(tl.load(p_table, mask=m, other=0.0)) * (1.0 - blend)
         tl.store(p_table, round_to(b_row, table_ptr), mask=m)
         if stamp_ptr is not None:
             # All blocks of features store the same number.
@@ -67,7 +67,8 @@ def gather_rows(out: Tensor, table: Tensor, index: Tensor) -> None:
     if out.numel() == 0:
         return
     count, width = out.shape
-    settings = row_settings(width, out.dtype, table.dtype)
+    vector = row_vector(out, table)
+    settings = copy_settings(width, vector)
     blocks = triton.cdiv(width, settings.BLOCK_D)
     launch(
         gather_rows_kernel,
@@ -80,7 +81,7 @@ def gather_rows(out: Tensor, table: Tensor, index: Tensor) -> None:
         stride_out=out.stride(0),
         stride_table=table.stride(0),
         count=count,
-        ALIGN=row_alignment(out, table),
+        VECTOR=vector,
         D=width,
     )
 
@@ -95,7 +96,8 @@ def scatter_rows(
     if index.numel() == 0:
         return
     count, width = src.shape
-    settings = row_settings(width, src.dtype, table.dtype)
+    vector = row_vector(table, src)
+    settings = copy_settings(width, vector)
     # A table of width 0 has nothing but its stamps.
     blocks = max(triton.cdiv(width, settings.BLOCK_D), 1)
     launch(
@@ -113,7 +115,7 @@ def scatter_rows(
         blend=blend,
         step=step,
         BLEND=blend != 1.0,
-        ALIGN=row_alignment(table, src),
+        VECTOR=vector,
         D=width,
     )
 

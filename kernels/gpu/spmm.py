@@ -19,7 +19,7 @@ from .._hash import keep_scale, seed_key, threshold
 from .._hubs import HUB_DEGREE, HUB_SEGMENT
 from .edges import addresses, columns, neighbours, sources, turn
 from .launch import hub_sum_settings, lanes, launch, row_alignment, spmm_settings
-from .rounding import round_to
+from .storage import round_to, row_pointers
 
 
 @triton.jit
@@ -186,7 +186,7 @@ def spmm_hub_segment_kernel(
         stride_x, stride_history, tiles, key, threshold, o_d, m_d,
         DROPOUT, MERGED, ALIGN, D, BLOCK_D, EDGES, K, GROUP,
     )  # fmt: skip
-    tl.store(tl.multiple_of(partial_ptr, 16) + s * D + o_d, b_sum, mask=m_d)
+    tl.store(tl.multiple_of(partial_ptr + s * D, 16 if D % 4 == 0 else 4) + o_d, b_sum, mask=m_d)
 
 
 @triton.jit(do_not_specialize=_RUNTIME, do_not_specialize_on_alignment=_POINTERS)
@@ -207,7 +207,7 @@ def spmm_hub_sum_kernel(
     b_acc = tl.zeros([BLOCK_R, BLOCK_D], tl.float32)
     for s in range(first, last, BLOCK_R):
         o_s = s + tl.arange(0, BLOCK_R)
-        p_partial = tl.multiple_of(partial_ptr, 16) + o_s[:, None] * D + o_d[None, :]
+        p_partial = row_pointers(partial_ptr, o_s, D, o_d, 4 if D % 4 == 0 else 1)
         b_acc += tl.load(p_partial, mask=(o_s < last)[:, None] & m_d[None, :], other=0.0)
     b_out = tl.sum(b_acc, axis=0) * _row_factor(row_scale_ptr, tl.load(hub_node_ptr + h), scale)
     b_out += _residual(residual_ptr, i, stride_residual, alpha, o_d, m_d, OUT_ALIGN)

@@ -126,9 +126,7 @@ def _check_arguments(
     check.no_gradient("history", history, "it is written, not differentiated")
     into = history_rows if history_rows is not None else rows
     if into is None and history.shape[0] < h.shape[0]:
-        raise ValueError(
-            f"history has {history.shape[0]} rows and h has {h.shape[0]}; say which ones to write with rows"
-        )
+        raise ValueError(f"history has {history.shape[0]} rows and h has {h.shape[0]}; say which ones to write with rows")
     if backend.debugging() and into is not None:
         name = "history_rows" if history_rows is not None else "rows"
         check.in_range(name, into, 0, history.shape[0], "the rows of history")

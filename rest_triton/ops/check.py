@@ -42,9 +42,7 @@ def device(name: str, value: Tensor, expected: torch.device, *, may_be_pinned: b
         raise ValueError(
             f"{name} is in pageable memory, the op runs on {expected}; pin it with {name}.pin_memory() or move it there"
         )
-    raise ValueError(
-        f"{name} is on {value.device}, the op runs on {expected}; move it with {name}.to({str(expected)!r})"
-    )
+    raise ValueError(f"{name} is on {value.device}, the op runs on {expected}; move it with {name}.to({str(expected)!r})")
 
 
 def is_fake(value: Tensor) -> bool:

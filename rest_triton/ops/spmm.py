@@ -195,9 +195,7 @@ def _check_arguments(
                 "else adj.with_reverse()"
             )
         if adj.reverse.edge_id is None and (edge_dropout > 0 or adj.edge_weight is not None):
-            raise ValueError(
-                "edge_dropout and edge_weight need to know the mirror of each edge; use adj.with_reverse()"
-            )
+            raise ValueError("edge_dropout and edge_weight need to know the mirror of each edge; use adj.with_reverse()")
     if backend.debugging():
         _check_values(adj, rows, position, x, history)
 
@@ -212,13 +210,9 @@ def _check_values(adj: Adjacency, rows: Tensor, position: Tensor, x: Tensor | No
     if x is not None:
         check.in_range("position", read[read >= 0], 0, x.shape[0], "the rows of x, for nodes in the batch")
         if x.requires_grad and not torch.equal(position[rows].long(), torch.arange(len(rows), device=rows.device)):
-            raise ValueError(
-                "x requires a gradient, but position[rows[i]] is not i for every row; enter the batch first"
-            )
+            raise ValueError("x requires a gradient, but position[rows[i]] is not i for every row; enter the batch first")
     if history is not None:
-        check.in_range(
-            "position", read[read < 0], -history.shape[0], 0, "-1 - row of history, for nodes out of the batch"
-        )
+        check.in_range("position", read[read < 0], -history.shape[0], 0, "-1 - row of history, for nodes out of the batch")
 
 
 def _spmm_kernel(
