@@ -35,7 +35,8 @@ def history_spmm_definition(
         outside = history_spmm_definition(
             adj.reverse, rows, position, None, grad_history, edge_dropout=edge_dropout, seed=seed, dtype=precision
         )
-        x = _AddToGradient.apply(x, outside)
+        # They are gradients of the result, in which the aggregate counts (1 - alpha) like everyone's.
+        x = _AddToGradient.apply(x, outside if residual is None else (1 - alpha) * outside)
 
     # All edges of the rows: edge k of row i leads to node c.
     start, degree = adj.rowptr[rows], adj.rowptr[rows + 1] - adj.rowptr[rows]

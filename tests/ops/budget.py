@@ -1,0 +1,30 @@
+"""How far a kernel may be from the truth: as far as plain torch is, plus a little.
+
+The truth is the definition in float64. Plain torch is the definition in the dtypes at hand. "A little" is one rounding
+of the result's dtype (the kernel may round the other way) and float32 noise from adding in another order.
+"""
+
+import torch
+from torch import Tensor
+
+ROUNDING = {torch.float32: 2.0**-22, torch.bfloat16: 2.0**-8, torch.float16: 2.0**-10, torch.float64: 2.0**-50}
+
+
+def assert_within_budget(name: str, got: Tensor, plain: Tensor, truth: Tensor) -> None:
+    assert got.shape == truth.shape, f"{name}: shape {list(got.shape)}, expected {list(truth.shape)}"
+    assert got.dtype == plain.dtype, f"{name}: dtype {got.dtype}, expected {plain.dtype}"
+    if truth.numel() == 0:
+        return
+    got64, truth = got.detach().double().cpu(), truth.detach().cpu()
+    assert torch.isfinite(got64).all(), f"{name}: {int((~torch.isfinite(got64)).sum())} elements are not finite"
+    plain_error = (plain.detach().double().cpu() - truth).abs()
+    error = (got64 - truth).abs()
+    allowed = plain_error.max() + ROUNDING[got.dtype] * truth.abs() + 2.0**-22 * truth.abs().max()
+    excess = error - allowed
+    if (excess > 0).any():
+        worst = int(excess.argmax())
+        raise AssertionError(
+            f"{name}: {int((excess > 0).sum())} of {truth.numel()} elements out of budget; the worst is "
+            f"{got64.flatten()[worst]:.8g}, truth {truth.flatten()[worst]:.8g}, error {error.flatten()[worst]:.3g}, "
+            f"allowed {allowed.flatten()[worst]:.3g}"
+        )

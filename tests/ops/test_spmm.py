@@ -1,0 +1,337 @@
+"""history_spmm: every backend against the definition, forward and gradients, on one set of cases."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from rest_triton.ops import Adjacency, history_spmm, use_backend
+
+from .budget import assert_within_budget
+from .graphs import KINDS
+
+F32, BF16, F16 = torch.float32, torch.bfloat16, torch.float16
+
+
+@dataclass(frozen=True)
+class Case:
+    graph: str = "random"
+    n: int = 40
+    width: int = 32
+    share: float = 0.6  # of the nodes that are in the batch
+    x: torch.dtype | None = F32
+    history: torch.dtype | None = F32
+    residual: torch.dtype | None = None
+    out: torch.dtype | None = None
+    col: torch.dtype = torch.int32
+    row_scale: bool = True
+    col_scale: bool = True
+    edge_weight: bool = False
+    edge_id: torch.dtype | None = None
+    edge_dropout: float = 0.0
+    grad_history: torch.dtype | None = None
+    staged: bool = False
+    strided: str = ""
+    share_reverse: bool = False
+
+
+PLAIN = Case()
+CASES: dict[str, Case] = {f"width-{w}": replace(PLAIN, width=w) for w in (1, 3, 32, 47, 100, 128, 256, 300)}
+CASES |= {
+    f"{str(x)[6:]}-over-{str(h)[6:]}": replace(PLAIN, x=x, history=h, width=47)
+    for x in (F32, BF16, F16)
+    for h in (F32, BF16, F16)
+}
+CASES |= {f"bfloat16-width-{w}": replace(PLAIN, x=BF16, history=BF16, width=w) for w in (1, 128, 256)}
+CASES |= {f"graph-{kind}": replace(PLAIN, graph=kind) for kind in KINDS}
+CASES |= {
+    "no-x": replace(PLAIN, x=None),
+    "no-x-bfloat16": replace(PLAIN, x=None, history=BF16),
+    "no-history": replace(PLAIN, history=None),
+    "zero-halo": replace(PLAIN, share=1.0),
+    "zero-halo-no-history": replace(PLAIN, share=1.0, history=None),
+    "all-halo": replace(PLAIN, share=0.0, x=None),
+    "zero-rows": replace(PLAIN, share=0.0),
+    "staging-slots": replace(PLAIN, staged=True),
+    "staging-slots-bfloat16": replace(PLAIN, staged=True, history=BF16),
+    "no-scales": replace(PLAIN, row_scale=False, col_scale=False),
+    "row-scale-only": replace(PLAIN, col_scale=False),
+    "col-scale-only": replace(PLAIN, row_scale=False),
+    "int64-col": replace(PLAIN, col=torch.int64),
+    "residual": replace(PLAIN, residual=F32),
+    "residual-bfloat16": replace(PLAIN, residual=BF16),
+    "edge-weight": replace(PLAIN, edge_weight=True),
+    "edge-weight-mixed": replace(PLAIN, edge_weight=True, history=BF16, x=F16, width=47),
+    "edge-weight-named": replace(PLAIN, edge_weight=True, edge_id=torch.int32),
+    "edge-weight-named-wide": replace(PLAIN, edge_weight=True, edge_id=torch.int64),
+    "edge-dropout": replace(PLAIN, edge_dropout=0.4),
+    "edge-dropout-named": replace(PLAIN, edge_dropout=0.4, edge_id=torch.int64),
+    "edge-dropout-all": replace(PLAIN, edge_dropout=1.0),
+    "grad-history": replace(PLAIN, grad_history=F32),
+    "grad-history-bfloat16": replace(PLAIN, grad_history=BF16),
+    "undirected-shared": replace(PLAIN, graph="undirected", share_reverse=True),
+    "undirected-shared-grad-history": replace(PLAIN, graph="undirected", share_reverse=True, grad_history=F32),
+    "out-bfloat16": replace(PLAIN, out=BF16),
+    "out-float32": replace(PLAIN, x=BF16, out=F32),
+    "row-strided": replace(PLAIN, strided="rows"),
+    "column-strided": replace(PLAIN, strided="columns"),
+    "everything": Case(
+        width=47, x=BF16, history=F16, residual=F32, out=F32, col=torch.int64, edge_weight=True, edge_id=torch.int64,
+        edge_dropout=0.3, grad_history=BF16, staged=True, strided="rows",
+    ),
+}  # fmt: skip
+
+
+def strided(values: Tensor, how: str) -> Tensor:
+    """The same values in memory that is not contiguous."""
+    if how == "rows":
+        return torch.cat([values, torch.full_like(values, torch.nan)], 1)[:, : values.shape[1]]
+    if how == "columns":
+        return torch.stack([values, torch.full_like(values, torch.nan)], 2)[:, :, 0]
+    return values
+
+
+@dataclass
+class Problem:
+    adj: Adjacency
+    rows: Tensor
+    position: Tensor
+    tensors: dict[str, Tensor]
+    options: dict[str, Any]
+    share_reverse: bool = False
+
+    def run(self, precision: torch.dtype | None, device: torch.device) -> dict[str, Tensor]:
+        """Result and gradients, with all floats in ``precision`` if given."""
+
+        def ready(t: Tensor, leaf: bool = False) -> Tensor:
+            if precision is not None and t.is_floating_point():
+                t = t.to(precision)
+            t = t.to(device)
+            return t.detach().requires_grad_() if leaf else t
+
+        weight = self.adj.edge_weight
+        fields = {n: getattr(self.adj, n) for n in ("rowptr", "col", "row_scale", "col_scale", "edge_id")}
+        adj = Adjacency(
+            **{n: None if t is None else ready(t) for n, t in fields.items()},
+            edge_weight=None if weight is None else ready(weight, leaf=True),
+        )
+        adj = adj.undirected() if self.share_reverse else adj.with_reverse()
+        tensors = {n: ready(t, leaf=n in ("x", "residual")) for n, t in self.tensors.items()}
+        options = dict(self.options)
+        if precision is not None and options["dtype"] is not None:
+            options["dtype"] = precision
+        out = history_spmm(adj, self.rows.to(device), self.position.to(device), **tensors, **options)
+        results = {"out": out}
+        leaves = {n: tensors[n] for n in ("x", "residual") if n in tensors}
+        if adj.edge_weight is not None:
+            leaves["edge_weight"] = adj.edge_weight
+        if leaves:
+            g = torch.Generator().manual_seed(9)
+            grad = torch.randn(out.shape, generator=g, dtype=torch.float64).to(F32)
+            got = torch.autograd.grad(out, list(leaves.values()), grad.to(device, out.dtype))
+            results |= {f"grad {n}": t for n, t in zip(leaves, got, strict=True)}
+        return results
+
+
+def problem(case: Case, seed: int = 0) -> Problem:
+    g = torch.Generator().manual_seed(seed)
+
+    def randn(rows: int, dtype: torch.dtype) -> Tensor:
+        return torch.randn(rows, case.width, generator=g).to(dtype)
+
+    rowptr, col = KINDS[case.graph](case.n)
+    n, edges = case.n, col.numel()
+    in_batch = torch.rand(n, generator=g) < case.share
+    if case.graph == "star":
+        in_batch[0] = True
+    order = torch.randperm(n, generator=g)
+    batch = order[in_batch[order]]
+    rows = order[: n // 2] if case.x is None else batch
+    position = ~torch.arange(n, dtype=torch.int32)
+    history_rows = n
+    if case.staged:
+        halo = torch.nonzero(~in_batch).squeeze(1)[torch.randperm(int((~in_batch).sum()), generator=g)]
+        position[halo] = ~torch.arange(len(halo), dtype=torch.int32)
+        history_rows = len(halo)
+    if case.x is not None:
+        position[batch] = torch.arange(len(batch), dtype=torch.int32)
+    adj = Adjacency(
+        rowptr,
+        col.to(case.col),
+        row_scale=torch.rand(n, generator=g) + 0.5 if case.row_scale else None,
+        col_scale=torch.rand(n, generator=g) + 0.5 if case.col_scale else None,
+        edge_weight=torch.randn(edges, generator=g) if case.edge_weight else None,
+        edge_id=torch.randperm(edges, generator=g).to(case.edge_id) if case.edge_id is not None else None,
+    )
+    tensors = {}
+    for name, dtype, count in (
+        ("x", case.x, len(batch)),
+        ("history", case.history, history_rows),
+        ("residual", case.residual, len(rows)),
+        ("grad_history", case.grad_history, history_rows),
+    ):
+        if dtype is not None:
+            tensors[name] = strided(randn(count, dtype), case.strided)
+    options = dict(edge_dropout=case.edge_dropout, seed=77, alpha=0.3 if case.residual else 0.0, dtype=case.out)
+    return Problem(adj, rows, position, tensors, options, case.share_reverse)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_against_the_definition(name: str, place: torch.device) -> None:
+    task = problem(CASES[name])
+    got = task.run(None, place)
+    with use_backend("torch"):
+        plain, truth = task.run(None, torch.device("cpu")), task.run(torch.float64, torch.device("cpu"))
+    assert got.keys() == plain.keys()
+    for key in got:
+        assert_within_budget(key, got[key], plain[key], truth[key])
+
+
+@pytest.mark.parametrize("name", ["width-3", "edge-weight", "everything", "no-history", "grad-history", "staging-slots"])
+def test_definition_against_loops(name: str) -> None:
+    """The definition itself, against the formula written as loops over Python numbers."""
+    case = CASES[name]
+    task = problem(case)
+    with use_backend("torch"):
+        got = task.run(torch.float64, torch.device("cpu"))["out"]
+    adj, t = task.adj, {n: v.double() for n, v in task.tensors.items()}
+    from rest_triton.ops.hashing import edge_kept
+
+    for i, g in enumerate(task.rows.tolist()):
+        total = torch.zeros(case.width, dtype=torch.float64)
+        for k in range(int(adj.rowptr[g]), int(adj.rowptr[g + 1])):
+            c = int(adj.col[k])
+            e = k if adj.edge_id is None else int(adj.edge_id[k])
+            if case.edge_dropout and not bool(edge_kept(77, torch.tensor([e]), case.edge_dropout)):
+                continue
+            p = int(task.position[c])
+            if p < 0 and "history" not in t:
+                continue
+            weight = 1.0 if adj.col_scale is None else float(adj.col_scale[c])
+            weight *= 1.0 if adj.edge_weight is None else float(adj.edge_weight[e])
+            weight /= 1 - case.edge_dropout
+            total += weight * (t["x"][p] if p >= 0 else t["history"][~p])
+        total *= 1.0 if adj.row_scale is None else float(adj.row_scale[g])
+        if "residual" in t:
+            total = 0.7 * total + 0.3 * t["residual"][i]
+        torch.testing.assert_close(got[i], total, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["width-3", "residual", "edge-weight", "edge-dropout", "undirected-shared"])
+def test_gradcheck_of_the_definition(name: str) -> None:
+    task = problem(replace(CASES[name], width=3))
+    adj = task.adj.undirected() if task.share_reverse else task.adj
+    weight = None if adj.edge_weight is None else adj.edge_weight.double().requires_grad_()
+    tensors = {n: t.double().requires_grad_(n != "history") for n, t in task.tensors.items()}
+
+    def run(x: Tensor, residual: Tensor | None, edge_weight: Tensor | None) -> Tensor:
+        graph = replace(adj, edge_weight=edge_weight, reverse=None)
+        return history_spmm(
+            graph, task.rows, task.position, x, tensors.get("history"), residual=residual, **task.options
+        )  # fmt: skip
+
+    with use_backend("torch"):
+        assert torch.autograd.gradcheck(run, (tensors["x"], tensors.get("residual"), weight))
+
+
+def test_double_backward(place: torch.device) -> None:
+    """The backward of the op is the op: it can be differentiated again."""
+    task = problem(replace(PLAIN, width=3))
+
+    def second(precision: torch.dtype, device: torch.device) -> Tensor:
+        fields = (getattr(task.adj, n) for n in ("rowptr", "col", "row_scale", "col_scale"))
+        adj = Adjacency(*(t.to(device, precision) if t.is_floating_point() else t.to(device) for t in fields)).with_reverse()
+        x, history = (task.tensors[n].to(device, precision) for n in ("x", "history"))
+        x.requires_grad_()
+        out = history_spmm(adj, task.rows.to(device), task.position.to(device), x, history)
+        (first,) = torch.autograd.grad((out**3).sum(), x, create_graph=True)
+        return torch.autograd.grad(first.square().sum(), x)[0]
+
+    got = second(F32, place)
+    with use_backend("torch"):
+        plain, truth = second(F32, torch.device("cpu")), second(torch.float64, torch.device("cpu"))
+    assert_within_budget("second derivative", got, plain, truth)
+
+
+@pytest.mark.parametrize("history", [F32, BF16])
+def test_a_hub_of_degree_10000(history: torch.dtype) -> None:
+    n = 10_001
+    task = problem(replace(PLAIN, graph="star", n=n, width=16, history=history))
+    got = task.run(None, torch.device("cpu"))
+    with use_backend("torch"):
+        plain, truth = task.run(None, torch.device("cpu")), task.run(torch.float64, torch.device("cpu"))
+    for key in got:
+        assert_within_budget(key, got[key], plain[key], truth[key])
+
+
+@pytest.mark.parametrize("name", ["graph-star", "graph-random", "everything", "edge-dropout", "no-x"])
+def test_rows_split_at_hubs(name: str, place: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a hub at five edges and segments of four, most rows are split: the results stay."""
+    from rest_triton.kernels import gpu
+    from rest_triton.ops import adjacency
+
+    monkeypatch.setattr(adjacency, "HUB_DEGREE", 5)
+    monkeypatch.setattr(adjacency, "HUB_SEGMENT", 4)
+    monkeypatch.setitem(gpu.spmm.__kwdefaults__, "hub_degree", 5)
+    monkeypatch.setitem(gpu.spmm.__kwdefaults__, "hub_segment", 4)
+    test_against_the_definition(name, place)
+
+
+@pytest.mark.parametrize("name", ["width-47", "bfloat16-over-float16", "edge-weight", "edge-dropout", "everything"])
+def test_bitwise_repeatable_on_any_number_of_threads(name: str, place: torch.device, threads: Any) -> None:
+    task = problem(replace(CASES[name], n=200 if place.type == "cuda" else 40))
+    results = []
+    for count in (1, 2, 3, 2):
+        threads(count)
+        results.append(task.run(None, place))
+    for again in results[1:]:
+        for key, value in results[0].items():
+            assert torch.equal(value, again[key]), key
+
+
+def test_row_does_not_depend_on_the_batch_around_it(place: torch.device) -> None:
+    """With exact histories a row's bits are the same alone, in a batch, and with all nodes."""
+    task = problem(replace(PLAIN, share=1.0, width=47))
+    table = torch.empty(40, 47)
+    table[task.rows] = task.tensors["x"]
+    full = history_spmm(
+        Adjacency(*(getattr(task.adj, n).to(place) for n in ("rowptr", "col", "row_scale", "col_scale"))),
+        torch.arange(40, device=place), ~torch.arange(40, dtype=torch.int32, device=place), None, table.to(place),
+    )  # fmt: skip
+    got = task.run(None, place)["out"]
+    assert torch.equal(got, full[task.rows.to(place)])
+
+
+def test_a_dropped_edge_hides_what_is_behind_it(place: torch.device) -> None:
+    """Dropped means not read: a NaN in the table behind it does not leak."""
+    task = problem(replace(PLAIN, x=None, edge_dropout=1.0))
+    task.tensors["history"].fill_(torch.nan)
+    assert torch.equal(task.run(None, place)["out"].cpu(), torch.zeros(len(task.rows), 32))
+
+
+def test_rows_of_other_nodes_are_not_read(place: torch.device) -> None:
+    """Only neighbours are touched: NaN everywhere else in x and history changes nothing."""
+    task = problem(PLAIN)
+    degree = task.adj.rowptr[task.rows + 1] - task.adj.rowptr[task.rows]
+    edges = torch.cat([torch.arange(int(task.adj.rowptr[g]), int(task.adj.rowptr[g + 1])) for g in task.rows])
+    assert len(edges) == degree.sum()
+    read = task.position[task.adj.col[edges].long()].long()
+    expected = task.run(None, place)["out"]
+    for name, used in (("x", read[read >= 0]), ("history", ~read[read < 0])):
+        unused = torch.ones(len(task.tensors[name]), dtype=torch.bool)
+        unused[used] = False
+        assert unused.any()
+        task.tensors[name][unused] = torch.nan
+    assert torch.equal(task.run(None, place)["out"], expected)
+
+
+def test_gradient_is_refused_after_leaving_the_batch() -> None:
+    """Backward reads the position map again: autograd notices that it was changed in between."""
+    task = problem(PLAIN)
+    x = task.tensors["x"].requires_grad_()
+    out = history_spmm(task.adj.with_reverse(), task.rows, task.position, x, task.tensors["history"])
+    task.position[task.rows] = ~task.rows.int()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        out.sum().backward()
