@@ -1,0 +1,166 @@
+"""activate: every backend against the definition, forward, write-back and gradients."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from rest_triton.ops import activate, use_backend
+
+from .budget import assert_within_budget
+
+F32, BF16, F16 = torch.float32, torch.bfloat16, torch.float16
+TABLE = 60
+
+
+@dataclass(frozen=True)
+class Case:
+    count: int = 20
+    width: int = 32
+    h: torch.dtype = F32
+    scale: bool = True
+    shift: bool = True
+    learn: bool = True  # scale and shift require gradients
+    relu: bool = True
+    dropout: float = 0.0
+    rows: bool = True
+    history: torch.dtype | None = F32
+    own_history_rows: bool = False
+    strided: bool = False
+
+
+PLAIN = Case()
+CASES: dict[str, Case] = {f"width-{w}": replace(PLAIN, width=w, dropout=0.5) for w in (1, 3, 32, 47, 100, 128, 256)}
+CASES |= {
+    f"{str(h)[6:]}-into-{str(t)[6:]}": replace(PLAIN, h=h, history=t, dropout=0.3)
+    for h in (F32, BF16, F16)
+    for t in (F32, BF16, F16)
+}
+CASES |= {
+    "zero-rows": replace(PLAIN, count=0),
+    "no-history": replace(PLAIN, history=None),
+    "no-scale": replace(PLAIN, scale=False),
+    "no-shift": replace(PLAIN, shift=False),
+    "relu-only": replace(PLAIN, scale=False, shift=False, history=None),
+    "relu-dropout": replace(PLAIN, scale=False, shift=False, dropout=0.5),
+    "dropout-only": replace(PLAIN, scale=False, shift=False, relu=False, dropout=0.5),
+    "no-relu": replace(PLAIN, relu=False, dropout=0.5),
+    "frozen": replace(PLAIN, learn=False, dropout=0.5),
+    "frozen-no-relu": replace(PLAIN, learn=False, relu=False, dropout=0.5),
+    "default-rows": replace(PLAIN, rows=False, dropout=0.5),
+    "own-history-rows": replace(PLAIN, own_history_rows=True, dropout=0.5),
+    "dropout-all": replace(PLAIN, dropout=1.0),
+    "strided": replace(PLAIN, strided=True, dropout=0.5),
+    "nothing": replace(PLAIN, scale=False, shift=False, relu=False, history=None),
+}
+
+
+def run(case: Case, precision: torch.dtype | None, device: torch.device) -> dict[str, Tensor]:
+    g = torch.Generator().manual_seed(1)
+
+    def ready(t: Tensor, leaf: bool = False) -> Tensor:
+        t = t.to(device, precision or t.dtype)
+        return t.detach().requires_grad_() if leaf else t
+
+    h = torch.randn(case.count, case.width, generator=g).to(case.h)
+    if case.strided:
+        h = torch.stack([h, torch.full_like(h, torch.nan)], 2)[:, :, 0]
+    h = ready(h).requires_grad_()
+    scale, shift = (torch.randn(case.width, generator=g) for _ in range(2))
+    scale_in = ready(scale, case.learn) if case.scale else None
+    shift_in = ready(shift, case.learn) if case.shift else None
+    rows, other = (torch.randperm(TABLE, generator=g)[: case.count].to(device) for _ in range(2))
+    table = None if case.history is None else ready(torch.full((TABLE, case.width), 7.0).to(case.history))
+    y = activate(
+        h, scale_in, shift_in, relu=case.relu, dropout=case.dropout, seed=5, rows=rows if case.rows else None,
+        history=table, history_rows=other if case.own_history_rows else None,
+    )  # fmt: skip
+    results = {"y": y} | ({} if table is None else {"history": table})
+    leaves = {"h": h} | {n: t for n, t in (("scale", scale_in), ("shift", shift_in)) if t is not None and t.requires_grad}
+    grad = torch.randn(y.shape, generator=g).to(device, y.dtype)
+    got = torch.autograd.grad(y, list(leaves.values()), grad)
+    return results | {f"grad {n}": t for n, t in zip(leaves, got, strict=True)}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_against_the_definition(name: str, place: torch.device) -> None:
+    got = run(CASES[name], None, place)
+    with use_backend("torch"):
+        cpu = torch.device("cpu")
+        plain, truth = run(CASES[name], None, cpu), run(CASES[name], torch.float64, cpu)
+    assert got.keys() == plain.keys()
+    for key in got:
+        assert_within_budget(key, got[key], plain[key], truth[key])
+
+
+def test_definition_is_torch_batch_norm_and_relu() -> None:
+    h = torch.randn(50, 7, dtype=torch.float64)
+    norm = torch.nn.BatchNorm1d(7, dtype=torch.float64)
+    torch.nn.init.normal_(norm.weight)
+    torch.nn.init.normal_(norm.bias)
+    var, mean = torch.var_mean(h, 0, correction=0)
+    scale = norm.weight * (var + norm.eps).rsqrt()
+    with use_backend("torch"):
+        y = activate(h, scale, norm.bias - mean * scale)
+    torch.testing.assert_close(y, norm(h).relu())
+
+
+def test_gradcheck_of_the_definition() -> None:
+    h = torch.randn(5, 4, dtype=torch.float64, requires_grad=True)
+    scale, shift = (torch.randn(4, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    with use_backend("torch"):
+        assert torch.autograd.gradcheck(lambda *t: activate(*t, dropout=0.4, seed=3), (h, scale, shift))
+
+
+def test_nan_stays_nan_where_kept(place: torch.device) -> None:
+    """A diverged run must show: ReLU does not turn NaN into 0. A dropped element is 0 whatever it was."""
+    h = torch.full((4, 40), torch.nan, device=place)
+    table = torch.zeros(4, 40, device=place)
+    y = activate(h, dropout=0.5, seed=1, history=table)
+    with use_backend("torch"):
+        expected = activate(h, dropout=0.5, seed=1)
+    assert table.isnan().all()
+    assert torch.equal(y.isnan(), expected.isnan()) and 0 < int(y.isnan().sum()) < y.numel()
+
+
+def test_rows_out_of_the_batch_are_not_written(place: torch.device) -> None:
+    table = torch.full((TABLE, 8), 7.0, device=place)
+    rows = torch.tensor([3, 50, 7], device=place)
+    activate(torch.ones(3, 8, device=place), rows=rows, history=table)
+    untouched = torch.ones(TABLE, dtype=torch.bool, device=place)
+    untouched[rows] = False
+    assert (table[untouched] == 7).all() and (table[rows] == 1).all()
+
+
+@pytest.mark.parametrize("count", [1, 5000])
+def test_bitwise_repeatable_on_any_number_of_threads(count: int, threads: Any) -> None:
+    results = []
+    for n in (1, 2, 3, 2):
+        threads(n)
+        results.append(run(replace(PLAIN, count=count, width=9, dropout=0.5, history=None, rows=False), None, torch.device("cpu")))
+    for again in results[1:]:
+        for key, value in results[0].items():
+            assert torch.equal(value, again[key]), key
+
+
+def test_backward_keeps_no_mask() -> None:
+    """Saved for backward: h or the result, and vectors. A mask would be a second matrix."""
+    sizes = []
+    h = torch.randn(100, 64, requires_grad=True)
+    for learn in (False, True):
+        scale = torch.rand(64, requires_grad=learn)
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: sizes.append(t.numel()) or t, lambda t: t):
+            activate(h, scale, torch.rand(64), dropout=0.5, seed=1)
+    assert sorted(sizes) == [64, 64, 64, 64, 6400, 6400]
+
+
+def test_writing_history_raises_its_version() -> None:
+    """Autograd must notice that a table it saved was overwritten."""
+    table = torch.randn(10, 4)
+    w = torch.randn(10, 4, requires_grad=True)
+    product = table * w
+    activate(torch.randn(10, 4), history=table)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        product.sum().backward()

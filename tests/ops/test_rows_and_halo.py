@@ -1,0 +1,107 @@
+"""gather_rows, scatter_rows and halo against their definitions on every backend."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from rest_triton.ops import Adjacency, gather_rows, halo, scatter_rows, use_backend
+
+from . import graphs
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+@pytest.mark.parametrize("width", [1, 3, 47, 128])
+@pytest.mark.parametrize("into", DTYPES)
+@pytest.mark.parametrize("table", DTYPES)
+def test_gather(table: torch.dtype, into: torch.dtype, width: int, place: torch.device) -> None:
+    values = torch.randn(30, width).to(table)
+    index = torch.tensor([29, 0, 5, 5, 7])
+    got = gather_rows(values.to(place), index.to(place), dtype=into)
+    assert torch.equal(got.cpu(), values[index].to(into))
+
+
+def test_gather_without_dtype_keeps_the_tables(place: torch.device) -> None:
+    assert gather_rows(torch.ones(3, 2, dtype=torch.float16, device=place), torch.tensor([1], device=place)).dtype == torch.float16
+
+
+def test_gather_strided_and_empty(place: torch.device) -> None:
+    wide = torch.randn(30, 20, device=place)
+    index = torch.tensor([3, 1], device=place)
+    for table in (wide[:, :7], wide[:, ::3], wide[::2]):
+        assert torch.equal(gather_rows(table, index), table[index])
+    assert gather_rows(wide, index[:0]).shape == (0, 20)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_gradient_of_gather(dtype: torch.dtype, place: torch.device) -> None:
+    table = torch.randn(10, 5, dtype=dtype, device=place, requires_grad=True)
+    index = torch.tensor([3, 3, 0], device=place)
+    grad = torch.randn(3, 5, device=place)
+    (got,) = torch.autograd.grad(gather_rows(table, index, dtype=torch.float32), table, grad)
+    with use_backend("torch"):
+        (expected,) = torch.autograd.grad(gather_rows(table, index, dtype=torch.float32), table, grad)
+    torch.testing.assert_close(got, expected)
+
+
+@pytest.mark.parametrize("blend", [1.0, 0.3, 0.0])
+@pytest.mark.parametrize("source", DTYPES)
+@pytest.mark.parametrize("table", DTYPES)
+def test_scatter(table: torch.dtype, source: torch.dtype, blend: float, place: torch.device) -> None:
+    old, new = torch.randn(30, 47).to(table), torch.randn(3, 47).to(source)
+    index = torch.tensor([29, 0, 5])
+    expected, expected_stamp = old.clone(), torch.zeros(30, dtype=torch.int32)
+    with use_backend("torch"):
+        scatter_rows(expected, index, new, blend=blend, stamp=expected_stamp, step=9)
+    got, stamp = old.to(place, copy=True), torch.zeros(30, dtype=torch.int32, device=place)
+    scatter_rows(got, index.to(place), new.to(place), blend=blend, stamp=stamp, step=9)
+    torch.testing.assert_close(got.cpu(), expected, rtol=1e-6 if table == torch.float32 else 2**-7, atol=1e-6)
+    assert torch.equal(stamp.cpu(), expected_stamp) and stamp.sum() == 27
+    untouched = torch.ones(30, dtype=torch.bool)
+    untouched[index] = False
+    assert torch.equal(got.cpu()[untouched], old[untouched])
+
+
+@pytest.mark.parametrize("stamp", [torch.int32, torch.int64])
+def test_scatter_stamps_and_strides(stamp: torch.dtype, place: torch.device) -> None:
+    table = torch.zeros(10, 20, device=place)
+    when = torch.zeros(10, dtype=stamp, device=place)
+    index = torch.tensor([4, 2], device=place)
+    scatter_rows(table[:, :7], index, torch.ones(2, 14, device=place)[:, ::2], stamp=when, step=2**31 - 1)
+    assert table.sum() == 14 and table[:, 7:].sum() == 0 and (when[index] == 2**31 - 1).all()
+    scatter_rows(table, index[:0], torch.ones(0, 20, device=place))
+    assert table.sum() == 14
+
+
+def test_scatter_takes_values_not_gradients() -> None:
+    table = torch.zeros(4, 3)
+    scatter_rows(table, torch.tensor([1]), torch.ones(1, 3, requires_grad=True) * 2)
+    assert not table.requires_grad and table[1].sum() == 6
+
+
+@pytest.mark.parametrize("col", [torch.int32, torch.int64])
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("kind", graphs.KINDS)
+def test_halo(kind: str, share: float, col: torch.dtype, place: torch.device) -> None:
+    rowptr, neighbours = graphs.KINDS[kind](70)  # more than one word of a bitmap
+    rows = torch.randperm(70)[: int(70 * share)]
+    expected = sorted(
+        {int(c) for g in rows for c in neighbours[rowptr[g] : rowptr[g + 1]]} - set(rows.tolist())
+    )  # fmt: skip
+    adj = Adjacency(rowptr, neighbours.to(col))
+    with use_backend("torch"):
+        assert halo(adj, rows).tolist() == expected
+    got = halo(Adjacency(rowptr.to(place), neighbours.to(place, col)), rows.to(place))
+    assert got.dtype == torch.int64 and got.tolist() == expected
+
+
+def test_halo_on_any_number_of_threads(threads: Callable[[int], None]) -> None:
+    rowptr, col = graphs.random(50_000, 400_000)
+    adj = Adjacency(rowptr, col)
+    rows = torch.randperm(50_000)[:9000]
+    with use_backend("torch"):
+        expected = halo(adj, rows)
+    for count in (1, 2, 3):
+        threads(count)
+        assert torch.equal(halo(adj, rows), expected)
