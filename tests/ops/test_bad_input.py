@@ -1,0 +1,134 @@
+"""Bad arguments: refused with a message that names the argument and the way out, before anything is written."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from rest_triton.ops import Adjacency, activate, debug, gather_rows, halo, history_spmm, scatter_rows
+
+from . import graphs
+
+ROWPTR, COL = graphs.random()
+N = 40
+ADJ = Adjacency(ROWPTR, COL)
+ROWS = torch.arange(10)
+POSITION = ~torch.arange(N, dtype=torch.int32)
+POSITION[ROWS] = torch.arange(10, dtype=torch.int32)
+X, TABLE = torch.ones(10, 4), torch.ones(N, 4)
+
+
+def spmm(adj: Adjacency = ADJ, rows: object = ROWS, position: object = POSITION, x: object = X, table: object = TABLE,
+         **options: object) -> Callable[[], object]:  # fmt: skip
+    return lambda: history_spmm(adj, rows, position, x, table, **options)
+
+
+GRAD_X = torch.ones(10, 4, requires_grad=True)
+BAD: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
+    "rows-list": (spmm(rows=[1, 2]), TypeError, "rows is a list; it must be a int64 tensor"),
+    "rows-int32": (spmm(rows=ROWS.int()), TypeError, r"rows is int32; it must be int64; convert it with rows.to\(torch.int64"),
+    "rows-2d": (spmm(rows=ROWS[None]), ValueError, r"rows has shape \[1, 10\]; it must have 1 dimension"),
+    "position-int64": (spmm(position=POSITION.long()), TypeError, "position is int64; it must be int32"),
+    "position-short": (spmm(position=POSITION[:-1]), ValueError, r"position has shape \[39\]; dimension 0 must be 40"),
+    "no-source": (spmm(x=None, table=None), ValueError, "x and history are both None"),
+    "x-float64": (spmm(x=X.double()), TypeError, r'x is float64.*x.float\(\).*use_backend\("torch"\)'),
+    "x-int": (spmm(x=X.int()), TypeError, "x is int32; it must be float32 or bfloat16 or float16"),
+    "history-1d": (spmm(table=TABLE[0]), ValueError, r"history has shape \[4\]; it must have 2 dimensions"),
+    "widths": (spmm(table=TABLE[:, :3]), ValueError, r"history has shape \[40, 3\]; dimension 1 must be 4"),
+    "residual-short": (spmm(residual=X[:5]), ValueError, r"residual has shape \[5, 4\]; dimension 0 must be 10, one per row"),
+    "device": (spmm(x=X.to("meta")), ValueError, r"x is on meta, the op runs on cpu; move it with x.to\('cpu'\)"),
+    "dropout": (spmm(edge_dropout=1.5), ValueError, "edge_dropout is 1.5; it must be a probability"),
+    "out-dtype": (spmm(dtype=torch.int32), TypeError, "dtype is torch.int32; it must be float32"),
+    "history-grad": (spmm(table=TABLE.clone().requires_grad_()), ValueError, r"history requires a gradient.*history.detach\(\)"),
+    "no-reverse": (spmm(x=GRAD_X), ValueError, r"adj has no reverse; use adj.undirected\(\).*adj.with_reverse\(\)"),
+    "x-rows": (
+        spmm(ADJ.with_reverse(), x=torch.ones(11, 4, requires_grad=True)), ValueError, "x has shape .*11, 4.*must be 10",
+    ),
+    "no-mirror": (spmm(ADJ.undirected(), x=GRAD_X, edge_dropout=0.5), ValueError, r"mirror of each edge; use adj.with_reverse\(\)"),
+    "undirected-weights": (
+        lambda: Adjacency(ROWPTR, COL, edge_weight=torch.ones(COL.numel())).undirected(), ValueError, "use with_reverse",
+    ),
+    "rowptr-falls": (lambda: Adjacency(torch.tensor([0, 3, 2, 4]), torch.zeros(4, dtype=torch.long)), ValueError,
+                     "rowptr decreases after node 1: 3 to 2; it must be the cumulative sum"),
+    "rowptr-end": (lambda: Adjacency(ROWPTR, COL[:-1]), ValueError, "rowptr runs from 0 to 158; .* number of edges, 157"),
+    "rowptr-empty": (lambda: Adjacency(ROWPTR[:0], COL), ValueError, "rowptr is empty"),
+    "rowptr-int32": (lambda: Adjacency(ROWPTR.int(), COL), TypeError, "rowptr is int32; it must be int64"),
+    "col-float": (lambda: Adjacency(ROWPTR, COL.float()), TypeError, "col is float32; it must be int32 or int64"),
+    "col-range": (lambda: Adjacency(ROWPTR, COL + 30), ValueError, r"col has values from 30 to 5\d; .* \[0, 40\)"),
+    "col-negative": (lambda: Adjacency(ROWPTR, COL - 1), ValueError, "col has values from -1"),
+    "scale-size": (lambda: Adjacency(ROWPTR, COL, row_scale=torch.ones(3)), ValueError, "row_scale has shape .*3.* must be 40"),
+    "scale-grad": (lambda: Adjacency(ROWPTR, COL, col_scale=torch.ones(N, requires_grad=True)), ValueError,
+                   "only edge_weight is differentiated"),
+    "weight-size": (lambda: Adjacency(ROWPTR, COL, edge_weight=torch.ones(3)), ValueError, "edge_weight .* one per edge"),
+    "edge-id-range": (lambda: Adjacency(ROWPTR, COL, edge_id=torch.full_like(COL, 158)), ValueError, "edge_id has values"),
+    "h-dtype": (lambda: activate(X.double()), TypeError, "h is float64"),
+    "scale-dtype": (lambda: activate(X, X[0].half()), TypeError, "scale is float16; it must be float32"),
+    "scale-width": (lambda: activate(X, torch.ones(3)), ValueError, r"scale has shape \[3\]; dimension 0 must be 4"),
+    "activate-rows": (lambda: activate(X, rows=ROWS[:3]), ValueError, r"rows has shape \[3\]; dimension 0 must be 10"),
+    "activate-dropout": (lambda: activate(X, dropout=-0.1), ValueError, "dropout is -0.1"),
+    "history-rows-alone": (lambda: activate(X, history_rows=ROWS), ValueError, "history_rows is given but history is not"),
+    "history-width": (lambda: activate(X, history=TABLE[:, :2]), ValueError, r"history has shape \[40, 2\]"),
+    "history-small": (lambda: activate(X, history=TABLE[:5]), ValueError, "history has 5 rows and h has 10; say which"),
+    "history-strided": (lambda: activate(X, history=torch.ones(N, 8)[:, ::2]), ValueError, "rows must be contiguous to be written"),
+    "gather-index": (lambda: gather_rows(TABLE, ROWS.int()), TypeError, "index is int32"),
+    "gather-dtype": (lambda: gather_rows(TABLE, ROWS, dtype=torch.float64), TypeError, "dtype is torch.float64"),
+    "scatter-size": (lambda: scatter_rows(TABLE, ROWS, X[:5]), ValueError, r"src has shape \[5, 4\]; dimension 0 must be 10"),
+    "scatter-width": (lambda: scatter_rows(TABLE, ROWS, X[:, :2]), ValueError, "the width of the table"),
+    "scatter-stamp": (lambda: scatter_rows(TABLE, ROWS, X, stamp=torch.zeros(3, dtype=torch.int32)), ValueError, "stamp has shape"),
+    "scatter-blend": (lambda: scatter_rows(TABLE, ROWS, X, blend=2), ValueError, "blend is 2"),
+    "scatter-strided": (lambda: scatter_rows(torch.ones(N, 8)[:, ::2], ROWS, X), ValueError, "contiguous"),
+    "halo-rows": (lambda: halo(ADJ, ROWS.float()), TypeError, "rows is float32"),
+}  # fmt: skip
+
+
+def _position(value: int, at: int = 0) -> torch.Tensor:
+    changed = POSITION.clone()
+    changed[COL[at]] = value
+    return changed
+
+
+DEBUG_ONLY: dict[str, tuple[Callable[[], object], str]] = {
+    "position-beyond-x": (spmm(rows=torch.arange(N), position=_position(10)), r"position has values .* to 10; .*rows of x"),
+    "position-beyond-history": (
+        spmm(rows=torch.arange(N), position=_position(-41)), r"position has values from -41 .*\[-40, 0\)",
+    ),
+    "rows-range": (spmm(rows=ROWS + 35), r"rows has values from 35 to 44; .*\[0, 40\)"),
+    "rows-twice": (spmm(rows=torch.zeros(10, dtype=torch.int64)), "rows has 10 elements, only 1 distinct.*torch.unique"),
+    "not-entered": (
+        spmm(ADJ.with_reverse(), rows=ROWS.flip(0), x=GRAD_X), r"position\[rows\[i\]\] is not i for every row; enter the batch",
+    ),
+    "activate-range": (lambda: activate(X, rows=ROWS + 35, history=TABLE), "rows has values from 35 to 44"),
+    "activate-twice": (lambda: activate(X, history_rows=ROWS // 2, history=TABLE), "history_rows has 10 elements, only 5"),
+    "gather-range": (lambda: gather_rows(TABLE, ROWS - 1), "index has values from -1 to 8"),
+    "scatter-range": (lambda: scatter_rows(TABLE, ROWS + 31, X), "index has values from 31 to 40"),
+    "scatter-twice": (lambda: scatter_rows(TABLE, ROWS // 2, X), "index has 10 elements, only 5 distinct"),
+    "halo-range": (lambda: halo(ADJ, ROWS + 31), "rows has values from 31 to 40"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_refused(name: str) -> None:
+    call, error, message = BAD[name]
+    with pytest.raises(error, match=message):
+        call()
+    assert (TABLE == 1).all(), "something was written"
+
+
+@pytest.mark.parametrize("name", DEBUG_ONLY)
+def test_refused_in_debug_mode(name: str) -> None:
+    call, message = DEBUG_ONLY[name]
+    with debug(), pytest.raises(ValueError, match=message):
+        call()
+    assert (TABLE == 1).all(), "something was written"
+
+
+def test_good_input_passes_debug_mode() -> None:
+    with debug():
+        spmm()()
+        spmm(ADJ.with_reverse(), x=GRAD_X)()
+        activate(X, rows=ROWS, history=TABLE.clone())
+        scatter_rows(TABLE.clone(), ROWS, X)
+        # Positions that no row of the batch reads may be anything: a staging buffer is smaller than the table.
+        unread = POSITION.clone()
+        unread[35:] = -1000
+        spmm(position=unread)()

@@ -1,0 +1,155 @@
+"""What only the CPU kernels have: threads, the cache of compiled code, huge tables, random graphs in numbers."""
+
+import ctypes
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rest_triton.kernels.cpu import pool
+from rest_triton.ops import Adjacency, activate, gather_rows, halo, history_spmm, scatter_rows, use_backend
+
+from . import graphs
+from .budget import assert_within_budget
+
+
+@st.composite
+def batches(draw: Any) -> tuple[Adjacency, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    n = draw(st.integers(1, 30))
+    edges = draw(st.lists(st.tuples(st.integers(0, n - 1), st.integers(0, n - 1)), max_size=120))
+    pairs = torch.tensor(edges, dtype=torch.int64).reshape(-1, 2)
+    rowptr, col = graphs.csr(pairs[:, 0], pairs[:, 1], n)
+    rows = torch.tensor(draw(st.lists(st.integers(0, n - 1), unique=True)), dtype=torch.int64)
+    width = draw(st.integers(1, 70))
+    dtypes = st.sampled_from([torch.float32, torch.bfloat16, torch.float16])
+    position = ~torch.arange(n, dtype=torch.int32)
+    position[rows] = torch.arange(len(rows), dtype=torch.int32)
+    g = torch.Generator().manual_seed(draw(st.integers(0, 99)))
+    x = torch.randn(len(rows), width, generator=g).to(draw(dtypes))
+    history = torch.randn(n, width, generator=g).to(draw(dtypes))
+    scale = torch.rand(n, generator=g)
+    return Adjacency(rowptr, col.int(), row_scale=scale, col_scale=scale), rows, position, x, history
+
+
+@settings(max_examples=150, deadline=None)
+@given(batches(), st.sampled_from([0.0, 0.5]))
+def test_random_batches(batch: Any, dropout: float) -> None:
+    adj, rows, position, x, history = batch
+    got = history_spmm(adj, rows, position, x, history, edge_dropout=dropout, seed=1)
+    with use_backend("torch"):
+        plain = history_spmm(adj, rows, position, x, history, edge_dropout=dropout, seed=1)
+        truth = history_spmm(adj, rows, position, x.double(), history.double(), edge_dropout=dropout, seed=1)
+        expected = halo(adj, rows)
+    assert_within_budget("out", got, plain, truth)
+    assert torch.equal(halo(adj, rows), expected)
+
+
+@pytest.mark.large
+def test_tables_beyond_two_to_the_31_elements(place: torch.device) -> None:
+    """Read and written at the far end. The table is zeros that the operating system has not handed out yet: 4.3 GB of
+    addresses, a few pages of memory."""
+    width, count = 256, 2**31 // 256 + 1000
+    table = torch.zeros(count, width, dtype=torch.bfloat16, device=place)
+    last = torch.tensor([count - 1, 0, count - 500], device=place)
+    rows = torch.arange(3.0, device=place)[:, None].expand(3, width) + 1
+    scatter_rows(table, last, rows)
+    assert torch.equal(gather_rows(table, last, dtype=torch.float32), rows)
+    position = ~torch.tensor([count - 1, count - 500], dtype=torch.int32, device=place)
+    adj = Adjacency(torch.tensor([0, 2, 2], device=place), torch.tensor([0, 1], device=place))
+    out = history_spmm(adj, torch.tensor([0], device=place), position, None, table)
+    assert (out == 4).all()
+    activate(rows, history=table, rows=last)
+    assert table[count - 1, 0] == 1 and int(table[1:-1000].any()) == 0 if place.type == "cuda" else table[count - 1, 0] == 1
+
+
+def test_runs_on_torchs_threads(threads: Any) -> None:
+    """A task is started once per thread of torch, whatever that number is now."""
+    assert pool.openmp_entry() is not None, "torch's OpenMP was not found: kernels run on Python threads"
+    for count in (1, 2, 4):
+        threads(count)
+        assert _starts() == count
+
+
+def test_works_without_openmp(threads: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "openmp_entry", lambda: None)
+    for count in (1, 3):
+        threads(count)
+        assert _starts() == count
+    adj = Adjacency(*graphs.random())
+    rows, everything = torch.arange(40), ~torch.arange(40, dtype=torch.int32)
+    table = torch.randn(40, 7)
+    with use_backend("torch"):
+        expected = history_spmm(adj, rows, everything, None, table)
+    torch.testing.assert_close(history_spmm(adj, rows, everything, None, table), expected)
+
+
+def _starts() -> int:
+    """How many times a task's function is entered by one launch."""
+    calls = []
+    counter = pool._CTask(lambda block: calls.append(block))
+    block = ctypes.c_int64(0)
+    address = ctypes.cast(counter, ctypes.c_void_p).value
+    assert address is not None
+    # OpenMP threads need the interpreter to run a Python callback: ctypes takes it for them.
+    pool.run(address, ctypes.addressof(block), torch.get_num_threads())
+    return len(calls)
+
+
+WARM = """
+import time, torch
+from rest_triton.ops import Adjacency, activate, gather_rows, halo, history_spmm, scatter_rows
+adj = Adjacency(torch.tensor([0, 1, 2]), torch.tensor([1, 0]), edge_weight=torch.ones(2, requires_grad=True)).with_reverse()
+rows, position = torch.arange(2), torch.arange(2, dtype=torch.int32)
+begin = time.process_time()
+x, s = torch.ones(2, 4, requires_grad=True), torch.ones(4, requires_grad=True)
+h = history_spmm(adj, rows, position, x)
+activate(h, s, history=torch.zeros(2, 4)).sum().backward()
+gather_rows(torch.zeros(2, 4), rows); scatter_rows(torch.zeros(2, 4), rows, torch.ones(2, 4)); halo(adj, rows)
+print(time.process_time() - begin)
+"""
+
+
+def test_compiled_once_and_cached(tmp_path: Path) -> None:
+    """Every kernel: within 15 s the first time on this machine, within 1 s from then on (of processor time: whatever
+    else runs here meanwhile does not count)."""
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
+
+    def seconds() -> float:
+        run = subprocess.run([sys.executable, "-c", WARM], env=environment, check=True, capture_output=True, text=True)
+        return float(run.stdout)
+
+    first = seconds()
+    later = min(seconds() for _ in range(3))
+    assert first < 15, f"compiling all CPU kernels took {first:.1f} s"
+    assert later < 1, f"loading all CPU kernels from the cache took {later:.2f} s"
+
+
+def test_cache_follows_the_sources(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Numba alone would miss a change in a file that a kernel only calls into."""
+    package = tmp_path / "kernels" / "cpu"
+    package.mkdir(parents=True)
+    (package / "pool.py").write_text("a")
+    monkeypatch.setattr(pool, "__file__", str(package / "pool.py"))
+    before = pool._cache_dir.__wrapped__()
+    (package / "rowtypes.py").write_text("b")
+    assert pool._cache_dir.__wrapped__() != before
+
+
+def test_cost_of_a_launch() -> None:
+    """A launch is microseconds: no process, no pool, no recompilation."""
+    adj = Adjacency(torch.tensor([0, 0]), torch.zeros(0, dtype=torch.int32))
+    rows, position, table = torch.zeros(1, dtype=torch.int64), torch.tensor([-1], dtype=torch.int32), torch.zeros(1, 4)
+    history_spmm(adj, rows, position, None, table)
+    times = []
+    for _ in range(200):
+        begin = time.perf_counter()
+        history_spmm(adj, rows, position, None, table)
+        times.append(time.perf_counter() - begin)
+    assert sorted(times)[100] < 1e-3

@@ -1,0 +1,194 @@
+"""The ops as torch sees them: schema, fake, autograd, torch.compile, and dispatch when a table lies elsewhere."""
+
+import shutil
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch._subclasses import FakeTensorMode
+
+from rest_triton.ops import Adjacency, activate, gather_rows, halo, history_spmm, scatter_rows, use_backend
+
+from . import graphs
+
+OPS = torch.ops.rest_triton
+
+
+def setting(width: int = 5) -> tuple[Adjacency, Tensor, Tensor, Tensor, Tensor]:
+    torch.manual_seed(0)
+    rowptr, col = graphs.random()
+    scale = torch.rand(40) + 0.5
+    adj = Adjacency(rowptr, col.int(), row_scale=scale, col_scale=scale).with_reverse()
+    rows = torch.randperm(40)[:25]
+    position = ~torch.arange(40, dtype=torch.int32)
+    position[rows] = torch.arange(25, dtype=torch.int32)
+    return adj, rows, position, torch.randn(25, width), torch.randn(40, width)
+
+
+def spmm_arguments(x_grad: bool, weights: bool) -> tuple:
+    adj, rows, position, x, history = setting()
+    back = adj.reverse
+    assert back is not None
+    weight = torch.rand(adj.num_edges, requires_grad=True) if weights else None
+    residual = torch.randn(25, 5, requires_grad=True)
+    return (
+        adj.rowptr, adj.col, None, None, None, 0, back.rowptr, back.col, back.edge_id, None, None, 0,
+        adj.row_scale, adj.col_scale, weight, rows, position, x.requires_grad_(x_grad), history, residual, None,
+        0.7, 0.3, 0.2, 11, torch.float32,
+    )  # fmt: skip
+
+
+def activate_arguments(grad: bool) -> tuple:
+    rows = torch.randperm(40)[:6]
+    h, scale, shift = (t.requires_grad_(grad) for t in (torch.randn(6, 5), torch.rand(5), torch.rand(5)))
+    return h, scale, shift, rows, torch.zeros(40, 5), rows, True, 0.5, 3
+
+
+SAMPLES: dict[str, Callable[[], tuple[Any, tuple]]] = {
+    "spmm": lambda: (OPS.history_spmm, spmm_arguments(False, False)),
+    "spmm-grad": lambda: (OPS.history_spmm, spmm_arguments(True, False)),
+    "spmm-grad-weights": lambda: (OPS.history_spmm, spmm_arguments(True, True)),
+    "edge-grad": lambda: (
+        OPS.history_spmm_edge_grad,
+        (*(a := spmm_arguments(False, False))[:3], a[12], a[13], *a[15:19], torch.randn(25, 5), 0.7, 0.2, 11),
+    ),
+    "activate": lambda: (OPS.activate, activate_arguments(False)),
+    "activate-grad": lambda: (OPS.activate, activate_arguments(True)),
+    "activate-plain": lambda: (OPS.activate, (torch.randn(6, 5, requires_grad=True), *[None] * 5, True, 0.0, 0)),
+    "activate-backward": lambda: (
+        OPS.activate_backward,
+        (torch.randn(6, 5), torch.randn(6, 5), torch.rand(5), None, None, False, True, 0.5, 3, True, False, torch.float32),
+    ),
+    "gather": lambda: (OPS.gather_rows, (torch.randn(9, 5), torch.tensor([3, 1]), torch.bfloat16)),
+    "gather-grad": lambda: (
+        OPS.gather_rows,
+        (torch.randn(9, 5, requires_grad=True), torch.tensor([3, 1]), torch.float32),
+    ),
+    "scatter": lambda: (
+        OPS.scatter_rows,
+        (torch.zeros(9, 5), torch.tensor([3, 1]), torch.randn(2, 5), 0.5, torch.zeros(9, dtype=torch.int32), 4),
+    ),
+    "halo": lambda: (OPS.halo, (setting()[0].rowptr, setting()[0].col, torch.arange(5))),
+}
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_opcheck(name: str) -> None:
+    op, arguments = SAMPLES[name]()
+    result = torch.library.opcheck(op, arguments)
+    assert set(result.values()) == {"SUCCESS"}, result
+
+
+def test_every_op_has_kernels_for_cpu_and_gpu() -> None:
+    names = {n.split("::")[1] for n in torch._C._dispatch_get_all_op_names() if n.startswith("rest_triton::")}
+    assert names == {
+        "history_spmm", "history_spmm_edge_grad", "activate", "activate_backward", "gather_rows", "scatter_rows", "halo",
+    }  # fmt: skip
+    for name in names:
+        for key in ("CPU", "CUDA", "Meta"):
+            assert torch._C._dispatch_has_kernel_for_dispatch_key(f"rest_triton::{name}", key), (name, key)
+
+
+def test_schemas_say_what_is_written() -> None:
+    written = {
+        name: [a.name for a in getattr(OPS, name).default._schema.arguments if a.alias_info and a.alias_info.is_write]
+        for name in ("history_spmm", "activate", "gather_rows", "scatter_rows", "halo")
+    }
+    assert written == {
+        "history_spmm": [], "activate": ["history"], "gather_rows": [], "scatter_rows": ["table", "stamp"], "halo": [],
+    }  # fmt: skip
+
+
+COMPILERS = [
+    "aot_eager",
+    pytest.param(
+        "inductor", marks=pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler on a CPU")
+    ),
+]
+
+
+@pytest.mark.parametrize("compiler", COMPILERS)
+def test_compiled_layer(compiler: str) -> None:
+    """A whole layer in one graph: the compiled object gives what eager gives, with gradients and write-back, and a new
+    seed does not compile it again."""
+    adj, rows, position, x, history = setting()
+    weight = torch.randn(5, 5)
+
+    def layer(x: Tensor, weight: Tensor, table: Tensor, seed: int) -> Tensor:
+        z = history_spmm(adj, rows, position, x, history, residual=x, alpha=0.1, edge_dropout=0.2, seed=seed)
+        y = activate(z @ weight, dropout=0.3, seed=seed, rows=rows, history=table)
+        scatter_rows(table, rows[:2], y[:2], blend=0.5)
+        return y + gather_rows(table, rows).sum()
+
+    torch._dynamo.reset()
+    compiled = torch.compile(layer, fullgraph=True, backend=compiler)
+    assert compiled is not layer
+    for seed in (1, 2, 3, 4):
+        with torch._dynamo.config.patch(error_on_recompile=seed > 2):
+            results = []
+            for run in (layer, compiled):
+                a, w, table = x.clone().requires_grad_(), weight.clone().requires_grad_(), torch.zeros(40, 5)
+                y = run(a, w, table, seed)
+                results.append((y, table, *torch.autograd.grad(y.square().sum(), (a, w))))
+            for eager, other in zip(*results, strict=True):
+                torch.testing.assert_close(other, eager, rtol=1e-4, atol=1e-4)
+
+
+def test_compiled_halo() -> None:
+    adj, rows, *_ = setting()
+    torch._dynamo.reset()
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        compiled = torch.compile(lambda rows: halo(adj, rows) * 2, fullgraph=True, backend="aot_eager")
+        for n in (5, 9):
+            assert torch.equal(compiled(rows[:n]), halo(adj, rows[:n]) * 2)
+
+
+def test_table_in_host_memory_beside_a_gpu_runs_on_the_gpu() -> None:
+    """Without a GPU, on descriptions of tensors: rows on cuda, table on the CPU, result on cuda."""
+    with FakeTensorMode():
+        table = torch.empty(100, 8)
+        index = torch.empty(7, dtype=torch.int64, device="cuda")
+        assert OPS.gather_rows(table, index, torch.float32).device.type == "cuda"
+        position, rowptr = (torch.empty(n, dtype=d, device="cuda") for n, d in ((100, torch.int32), (101, torch.int64)))
+        out = OPS.history_spmm(
+            rowptr, torch.empty(50, dtype=torch.int32, device="cuda"), *[None] * 3, 0, *[None] * 5, 0, *[None] * 3, index,
+            position, torch.empty(7, 8, device="cuda"), table, None, None, 1.0, 0.0, 0.0, 0, torch.float32,
+        )  # fmt: skip
+        assert out.device.type == "cuda" and out.shape == (7, 8)
+        h = torch.empty(7, 8, device="cuda")
+        assert OPS.activate(h, None, None, None, table, index, True, 0.0, 0).device.type == "cuda"
+
+
+def test_dispatcher_prefers_the_gpu() -> None:
+    """What decides it: the dispatcher takes the highest backend among all arguments, and CUDA stands above the CPU."""
+    cpu, gpu = (torch._C.DispatchKeySet(k) for k in (torch._C.DispatchKey.CPU, torch._C.DispatchKey.CUDA))
+    assert (cpu | gpu).highestPriorityTypeId() == torch._C.DispatchKey.CUDA
+
+
+@pytest.mark.gpu
+def test_pinned_history_on_a_gpu() -> None:
+    adj, rows, position, x, history = setting(64)
+    expected = history_spmm(adj, rows, position, x, history)
+    on_gpu = Adjacency(*(getattr(adj, n).cuda() for n in ("rowptr", "col", "row_scale", "col_scale")))
+    for table in (history.cuda(), history.pin_memory()):
+        got = history_spmm(on_gpu, rows.cuda(), position.cuda(), x.cuda(), table)
+        torch.testing.assert_close(got.cpu(), expected)
+    with pytest.raises(ValueError, match="pin_memory"):
+        history_spmm(on_gpu, rows.cuda(), position.cuda(), x.cuda(), history)
+    pinned = torch.zeros(40, 64).pin_memory()
+    scatter_rows(pinned, rows.cuda(), x.cuda())
+    torch.cuda.synchronize()
+    assert torch.equal(pinned[rows], x)
+    assert torch.equal(gather_rows(pinned, rows.cuda()).cpu(), x)
+
+
+def test_backends_agree_after_the_switch_is_left() -> None:
+    adj, rows, position, x, history = setting()
+    before = history_spmm(adj, rows, position, x, history)
+    with pytest.raises(RuntimeError, match="on purpose"), use_backend("torch"):
+        raise RuntimeError("on purpose")
+    assert torch.equal(history_spmm(adj, rows, position, x, history), before)
+    with pytest.raises(ValueError, match="'cuda'; it can be 'kernel', 'torch', 'triton'"), use_backend("cuda"):
+        pass
