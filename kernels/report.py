@@ -5,7 +5,8 @@
     python -m rest_triton.kernels.report --kernel spmm --width 128 --target sm_90 --variant fp32 --loops
     python -m rest_triton.kernels.report --kernel activate --dump out/                 PTX, SASS and TTGIR as files
 
-A row is over budget when it spills, or needs more registers than its settings allow; then the exit status is 1.
+A row is over budget when it spills, or needs more registers than its settings allow; then the exit status
+is 1.
 """
 
 import argparse
@@ -19,10 +20,13 @@ from dataclasses import asdict
 from pathlib import Path
 
 if os.environ.get("TRITON_INTERPRET", "0") not in ("", "0"):
-    # Triton decides between compiling and interpreting when a kernel is defined, so it is too late for unsetting it.
+    # Triton decides between compiling and interpreting when a kernel is defined, so it is too late for
+    # unsetting it.
     sys.exit("The report compiles kernels, which Triton cannot do while it interprets them: unset TRITON_INTERPRET.")
 
-from .gpu.binary import TARGETS, Launch, compile_launch, cost, loops, mix, sass, signature
+from triton.compiler import CompiledKernel
+
+from .gpu.binary import TARGETS, Launch, compile_launch, cost, loops, mix, sass
 from .gpu.cases import cases
 
 _COLUMNS = {
@@ -32,43 +36,43 @@ _COLUMNS = {
 }  # fmt: skip
 
 
-def jobs(targets: Iterable[str], kernels: Iterable[str] = (), widths: Iterable[int] = (), variant: str = "") -> list:
-    """(case number, launch number, target) of everything to compile, each binary once; empty filters take all."""
-    kernels, widths, seen, found = set(kernels), set(widths), set(), []
-    for target in targets:
-        for i, case in enumerate(_CASES):
-            if (widths and case.width not in widths) or not re.search(variant, case.variant):
-                continue
-            for j, launch in enumerate(case.launches(target)):
-                key = (target, launch.name, str(signature(launch)))
-                if key not in seen and (not kernels or launch.name in kernels):
-                    seen.add(key)
-                    found.append((i, j, target))
-    return found
-
-
 _CASES = list(cases())
+Job = tuple[int, str, str]  # number of the case, kernel, target
 
 
-def _compile(job: tuple[int, int, str]) -> tuple[dict, Launch, object]:
-    i, j, target = job
-    case, launch = _CASES[i], _CASES[i].launches(target)[j]
-    amd = TARGETS[target].backend == "hip"
-    row = dict(kernel=launch.name, variant=case.variant, width=case.width, target=target,
-               budget=launch.settings.vgprs if amd else launch.settings.registers)  # fmt: skip
-    compiled = compile_launch(launch, target)
-    return row | asdict(cost(compiled, target)), launch, compiled
+def jobs(targets: Iterable[str], kernels: Iterable[str] = (), widths: Iterable[int] = (), variant: str = "") -> list[Job]:
+    """What to compile; empty filters take all."""
+    kernels, widths = set(kernels), set(widths)
+    return [
+        (i, name, target)
+        for target in targets
+        for i, case in enumerate(_CASES)
+        if (not widths or case.width in widths) and re.search(variant, case.variant)
+        for name in case.launches(target)
+        if not kernels or name in kernels
+    ]
 
 
-def measure(job: tuple[int, int, str]) -> dict:
+def _title(job: Job) -> dict:
+    i, name, target = job
+    return dict(kernel=name, variant=_CASES[i].variant, width=_CASES[i].width, target=target)
+
+
+def _compile(job: Job) -> tuple[Launch, CompiledKernel]:
+    i, name, target = job
+    launch = _CASES[i].launches(target)[name]
+    return launch, compile_launch(launch, target)
+
+
+def measure(job: Job) -> dict:
     """The row of one job. A kernel that does not compile is a row with an error, so that the others are still seen."""
     try:
-        return _compile(job)[0]
+        launch, compiled = _compile(job)
+        amd = TARGETS[job[2]].backend == "hip"
+        budget = launch.settings.vgprs if amd else launch.settings.registers
+        return _title(job) | dict(budget=budget) | asdict(cost(compiled, job[2]))
     except Exception as error:  # whatever the compiler raises belongs into the report
-        i, j, target = job
-        case = _CASES[i]
-        return dict(kernel=case.launches(target)[j].name, variant=case.variant, width=case.width, target=target,
-                    error=f"{type(error).__name__}: {error}")  # fmt: skip
+        return _title(job) | dict(error=f"{type(error).__name__}: {error}")
 
 
 def over_budget(row: dict) -> bool:
@@ -89,25 +93,24 @@ def table(rows: list[dict]) -> str:
     return "\n".join("  ".join(pad(i, cell) for i, cell in enumerate(line)).rstrip() for line in lines)
 
 
-def show_loops(job: tuple[int, int, str]) -> str:
+def show_loops(job: Job) -> str:
     """What the loops of an NVIDIA binary execute: instructions per kind, and per neighbour row in an inner loop."""
-    row, launch, compiled = _compile(job)
-    settings, text = launch.settings, []
-    text.append(f"{row['kernel']}, {row['variant']}, width {row['width']}, {row['target']}: {settings.constants}")
+    launch, compiled = _compile(job)
+    text = [", ".join(map(str, _title(job).values())) + f": {launch.settings.constants}"]
     for body in loops(sass(compiled)):
         counts = mix(body)
-        rows = settings.K if settings.K and counts["row loads"] else None
-        text.append(f"  loop of {len(body)} instructions" + (f", {rows} rows" if rows else ""))
+        rows = launch.settings.K if counts["row loads"] else None
+        text.append(f"  loop of {len(body)} instructions" + (f" for {rows} rows" if rows else ""))
         for kind, count in counts.most_common():
             text.append(f"    {count:5d}" + (f"  {count / rows:6.2f} per row" if rows else "") + f"  {kind}")
     return "\n".join(text)
 
 
-def dump(job: tuple[int, int, str], folder: Path) -> None:
-    """Writes every stage of the compilation into ``folder``."""
-    row, _, compiled = _compile(job)
+def dump(job: Job, folder: Path) -> None:
+    """Writes the stages of the compilation into ``folder``."""
+    _, compiled = _compile(job)
     folder.mkdir(parents=True, exist_ok=True)
-    name = re.sub(r"\W+", "-", "-".join(str(row[key]) for key in ("kernel", "variant", "width", "target")))
+    name = re.sub(r"\W+", "-", "-".join(map(str, _title(job).values())))
     for stage in ("ttgir", "ptx", "amdgcn"):
         if stage in compiled.asm:
             (folder / f"{name}.{stage}").write_text(compiled.asm[stage])

@@ -22,7 +22,7 @@ from .rowtypes import code, load_row, row_bytes, store_row
     GRAD_H, GRAD_H_STRIDE, GRAD_H_DTYPE, GRAD_Y, GRAD_Y_STRIDE, GRAD_Y_DTYPE,
     SAVED, SAVED_STRIDE, SAVED_DTYPE, SAVED_IS_OUTPUT, SCALE_PARTS, SHIFT_PARTS,
 ) = range(11, 23)  # fmt: skip
-(PARTS, PARTS_COUNT, PARTS_WIDTH, PARTS_OUT) = range(1, 5)
+(PARTS, PARTS_COUNT, PARTS_WIDTH, PARTS_OUT) = range(3, 7)
 
 
 @njit(fastmath={"contract"})
@@ -141,9 +141,7 @@ def activate_backward_task(block):
 
 @Task
 def sum_parts_task(block):
-    """out = the sum of all parts, from the first to the last. There are few of them: one thread does it."""
-    if next_ticket(block) > 0:
-        return
+    """out = the sum of all parts, from the first to the last. There are few of them: one item of work, one thread."""
     for n in range(block[PARTS_COUNT]):
         add_to(block[PARTS_OUT], block[PARTS] + 4 * block[PARTS_WIDTH] * n, block[PARTS_WIDTH])
 
@@ -182,7 +180,7 @@ def activate(
     if h.numel() == 0:
         return
     activate_task.launch(
-        *_common_words(count, chunk_size(count, 256), width, scale, shift, rows, relu, dropout, seed),
+        *_common_words(count, chunk_size(count, 32, 256), width, scale, shift, rows, relu, dropout, seed),
         y, row_bytes(y), code(y), h, row_bytes(h), code(h),
         history, row_bytes(history), code(history), history_rows,
     )  # fmt: skip
@@ -223,4 +221,4 @@ def activate_backward(
     )  # fmt: skip
     for grad, parts in ((grad_scale, scale_parts), (grad_shift, shift_parts)):
         if grad is not None:
-            sum_parts_task.launch(parts, chunks, width, grad)
+            sum_parts_task.launch(1, 1, parts, chunks, width, grad)

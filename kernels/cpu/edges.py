@@ -14,11 +14,11 @@ SKIPPED = 3  # in the place of a dtype: the edge was dropped, or its source is a
 
 # The words of a task's block that describe adjacency and sources, in the order of ``source_words``.
 (
-    ROWPTR, COL, COL_WIDE, EDGE_ID, EDGE_ID_WIDE, ROWS, POSITION,
+    COUNT, CHUNK, ROWPTR, COL, COL_WIDE, EDGE_ID, EDGE_ID_WIDE, ROWS, POSITION,
     X, X_STRIDE, X_DTYPE, HISTORY, HISTORY_STRIDE, HISTORY_DTYPE,
     ROW_SCALE, COL_SCALE, EDGE_WEIGHT,
     KEY, THRESHOLD, KEEP_SCALE, SCALE,
-    COUNT, CHUNK, WIDTH, EDGES,
+    WIDTH, EDGES,
 ) = range(1, 25)  # fmt: skip
 LINE = 64  # bytes
 SCOUT = 16  # edges
@@ -102,13 +102,14 @@ def source_words(
     seed: int,
     width: int,
 ) -> list:
-    """The words ROWPTR..EDGES. An absent source takes the other's dtype: then there is one list."""
+    """The words COUNT..EDGES. An absent source takes the other's dtype: then there is one list."""
     x_like, history_like = (x if x is not None else history), (history if history is not None else x)
     return [
+        rows.numel(), chunk_size(rows.numel(), 8, 64),
         rowptr, col, int(col.dtype == torch.int64), edge_id, int(edge_id is not None and edge_id.dtype == torch.int64),
         rows, position,
         x, row_bytes(x), code(x_like), history, row_bytes(history), code(history_like),
         row_scale, col_scale, edge_weight,
         seed_key(seed), threshold(edge_dropout), keep_scale(edge_dropout), scale,
-        rows.numel(), chunk_size(rows.numel(), 64), width, col.numel(),
+        width, col.numel(),
     ]  # fmt: skip

@@ -70,7 +70,7 @@ def halo(rowptr: torch.Tensor, col: torch.Tensor, rows: torch.Tensor) -> torch.T
         return torch.empty(0, dtype=torch.int64)
     inside, seen = torch.zeros(words, dtype=torch.int64), torch.zeros(words, dtype=torch.int64)
     wide = int(col.dtype == torch.int64)
-    mark_task.launch(rows.numel(), chunk_size(rows.numel(), 256), rowptr, col, wide, rows, inside, seen)
+    mark_task.launch(rows.numel(), chunk_size(rows.numel(), 64, 256), rowptr, col, wide, rows, inside, seen)
     starts = torch.zeros(chunks + 1, dtype=torch.int64)
     count_task.launch(words, WORDS_PER_CHUNK, inside, seen, starts)
     starts = starts.cumsum(0)

@@ -52,6 +52,9 @@ def _own_threads(count: int) -> ThreadPoolExecutor:
 
 def run(address: int, block: int, threads: int) -> None:
     """Call the C function at ``address`` with ``block`` on ``threads`` threads at once and wait for all of them."""
+    if threads == 1:
+        _CTask(address)(block)
+        return
     entry = openmp_entry()
     if entry is not None:
         entry(address, block, threads, 0)
@@ -72,7 +75,8 @@ def _cache_dir() -> str:
     all of them in the folder's name, an edited kernel is never mistaken for the old one. Read-only installations work too.
     """
     digest = hashlib.sha256(numba.__version__.encode())
-    for source in sorted(Path(__file__).parent.parent.rglob("*.py")):
+    here = Path(__file__).parent
+    for source in (*sorted(here.glob("*.py")), *sorted(here.parent.glob("_*.py"))):
         digest.update(source.read_bytes())
     base = numba.config.CACHE_DIR or os.path.join(
         os.environ.get("XDG_CACHE_HOME", os.path.expanduser("~/.cache")), "rest_triton"
@@ -106,9 +110,13 @@ class Task:
         self._keep_alive = compiled
         return compiled.address
 
-    def launch(self, *arguments: torch.Tensor | int | float | None) -> None:
-        """Run over all chunks. Tensors are passed as addresses (None as 0), floats by the bits of their float64."""
-        words = [0]
+    def launch(self, count: int, chunk: int, *arguments: torch.Tensor | float | None) -> None:
+        """Run over ``count`` items in chunks, on no more threads than there are chunks.
+
+        The block is: ticket, count, chunk, arguments. Tensors are passed as addresses (None as 0), floats by the bits of
+        their float64.
+        """
+        words = [0, count, chunk]
         for argument in arguments:
             if argument is None:
                 words.append(0)
@@ -119,9 +127,9 @@ class Task:
             else:
                 words.append(argument)
         block = (ctypes.c_int64 * len(words))(*words)
-        run(self.address, ctypes.addressof(block), torch.get_num_threads())
+        run(self.address, ctypes.addressof(block), min(torch.get_num_threads(), -(-count // chunk)))
 
 
-def chunk_size(count: int, most: int) -> int:
-    """How many items a thread takes at a time: at most ``most``, and enough chunks that all threads end together."""
-    return max(1, min(most, count // (8 * torch.get_num_threads())))
+def chunk_size(count: int, least: int, most: int) -> int:
+    """How many items a thread takes at a time: enough to be worth it, and few enough that all threads end together."""
+    return max(least, min(most, count // (8 * torch.get_num_threads())))

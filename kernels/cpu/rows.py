@@ -111,7 +111,7 @@ def scatter_task(block):
 
 def _row_words(table: torch.Tensor, index: torch.Tensor, dense: torch.Tensor) -> list:
     return [
-        index.numel(), chunk_size(index.numel(), 512), table.shape[1], table, row_bytes(table), code(table),
+        index.numel(), chunk_size(index.numel(), 64, 512), table.shape[1], table, row_bytes(table), code(table),
         index, dense, row_bytes(dense), code(dense),
     ]  # fmt: skip
 

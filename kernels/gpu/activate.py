@@ -1,7 +1,7 @@
-"""y = dropout(relu(h * scale + shift)), one pass forward and one backward; h [R, D], scale and shift float32 [D].
+"""y = dropout(relu(h * scale + shift)) for h [R, D] and scale, shift float32 [D]: one pass forward, one backward.
 
 Forward reads h and writes y, and history[history_rows[i]] = the value before dropout, if asked. Backward reads grad_y
-and what forward saved, writes grad_h, and leaves one partial row of each sum over rows per program, which a second
+and what forward saved, writes grad_h, and leaves one partial row per program of each sum over rows, which a second
 small kernel adds in order. The dropout mask is a hash of (seed, rows[i], d): computed again, never stored.
 """
 
@@ -16,8 +16,8 @@ from .launch import PARTIAL_PROGRAMS, activate_settings, column_sum_settings, la
 from .storage import round_to, row_pointers, widen
 
 _RUNTIME = [
-    "stride_y", "stride_h", "stride_history", "stride_grad_h", "stride_grad_y", "stride_saved", "count", "partials",
-    "key", "threshold", "keep_scale",
+    "stride_y", "stride_h", "stride_history", "stride_grad_h", "stride_grad_y", "stride_saved", "count",
+    "partials", "key", "threshold", "keep_scale",
 ]  # fmt: skip
 _POINTERS = [
     "y_ptr", "h_ptr", "scale_ptr", "shift_ptr", "rows_ptr", "history_ptr", "history_rows_ptr", "grad_h_ptr",
@@ -153,7 +153,7 @@ def activate(
     dropout: float,
     seed: int,
 ) -> None:
-    """Writes y = dropout(relu(h * scale + shift)) and, if given, history[history_rows] = the value before dropout."""
+    """y = dropout(relu(h * scale + shift)) and, if given, history[history_rows] = the value before dropout."""
     count, width = h.shape
     if h.numel() == 0:
         return
@@ -202,7 +202,7 @@ def activate_backward(
 ) -> None:
     """Writes the gradients that are not None.
 
-    ``saved`` is y where ``saved_is_output`` (scale then has no gradient), else h; None where neither is needed.
+    ``saved`` is y where ``saved_is_output`` (scale then has no gradient), else h; None if neither is needed.
     """
     count, width = grad_y.shape
     if grad_y.numel() == 0:

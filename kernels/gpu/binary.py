@@ -171,16 +171,18 @@ def sass(compiled: CompiledKernel) -> str:
 
 
 def loops(code: str) -> list[list[str]]:
-    """The instructions of every loop in ``code`` (as ``sass`` gives it), inner ones before those around them."""
+    """The instructions of every loop in ``code`` (as ``sass`` gives it), without those of the loops inside it."""
     lines = code.splitlines()
     labels = {line.split(":")[0]: number for number, line in enumerate(lines) if line.startswith(".L_x_")}
+    taken: set[int] = set()
     found = []
     for number, line in enumerate(lines):
         jump = re.search(r"\bBRA\b.*?(\.L_x_\d+)", line)
         # A jump to itself ends every binary: it is no loop.
         if jump and labels[jump.group(1)] < number - 1:
-            body = lines[labels[jump.group(1)] : number + 1]
-            found.append([instruction for instruction in body if instruction.endswith(";")])
+            span = range(labels[jump.group(1)], number + 1)
+            found.append([lines[i] for i in span if i not in taken and lines[i].endswith(";")])
+            taken.update(span)
     return found
 
 

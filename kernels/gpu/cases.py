@@ -7,6 +7,7 @@ through. Which widths: 1, 3, 16 and 32 share a warp among many rows; 47 allows n
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 
 import torch
@@ -16,7 +17,7 @@ from .activate import activate, activate_backward
 from .binary import TARGETS, Launch
 from .edge_grad import edge_grad
 from .halo import halo
-from .launch import recording
+from .launch import Settings, recording
 from .rows import gather_rows, scatter_rows
 from .spmm import spmm
 
@@ -33,11 +34,15 @@ class Case:
     width: int
     call: Callable[[], object]
 
-    def launches(self, target: str) -> list[Launch]:
-        """The kernels that the call launches on ``target``."""
-        found: list[Launch] = []
-        with recording(lambda kernel, _, arguments, settings: found.append(Launch(kernel, arguments, settings)),
-                       TARGETS[target].warp_size):  # fmt: skip
+    def launches(self, target: str) -> dict[str, Launch]:
+        """The kernels that the call launches on ``target``, by name."""
+        found: dict[str, Launch] = {}
+
+        def record(kernel: object, grid: tuple[int, ...], arguments: dict, settings: Settings) -> None:
+            launch = Launch(kernel, arguments, settings)
+            found.setdefault(launch.name, launch)
+
+        with recording(record, TARGETS[target].warp_size):
             self.call()
         return found
 
@@ -49,7 +54,7 @@ def cases() -> Iterator[Case]:
     yield from _activate_cases()
     yield from _row_cases()
     for col in (torch.int32, torch.int64):
-        yield Case("halo", f"col {_name(col)}", 0, lambda col=col: halo(_ints(ROWS + 1), _ints(EDGES, col), _ints(ROWS)))
+        yield Case("halo", f"col {str(col).removeprefix('torch.')}", 0, partial(_halo, col))
 
 
 def _spmm_cases() -> Iterator[Case]:
@@ -68,12 +73,15 @@ def _spmm_cases() -> Iterator[Case]:
     for dtype, width in (("fp32", 128), ("bf16", 256), ("bf16", 47)):
         yield _spmm(f"{dtype}, no scales", width, dtype, dtype, dtype, scales=False)
         yield _spmm(f"{dtype}, everything", width, dtype, dtype, dtype, residual=dtype, everything=True)
-    yield _spmm("fp32, everything, hubs of x", 32, "fp32", None, residual="fp32", everything=True)
+    yield _spmm("x fp32, history None, everything", 32, "fp32", None, residual="fp32", everything=True)
     yield _spmm("x fp32, history bf16, everything", 128, "fp32", "bf16", residual="fp32", everything=True)
 
 
-def _spmm(
-    variant: str,
+def _spmm(variant: str, width: int, x: str | None, history: str | None, *arguments: str, **parts: object) -> Case:
+    return Case("spmm", variant, width, partial(_call_spmm, width, x, history, *arguments, **parts))
+
+
+def _call_spmm(
     width: int,
     x: str | None,
     history: str | None,
@@ -81,9 +89,9 @@ def _spmm(
     residual: str | None = None,
     scales: bool = True,
     everything: bool = False,
-) -> Case:
+) -> None:
     index = torch.int64 if everything else torch.int32
-    call = lambda: spmm(  # noqa: E731
+    spmm(
         _matrix(out, width),
         _ints(ROWS + 1),
         _ints(EDGES, index),
@@ -104,7 +112,6 @@ def _spmm(
         hub_first=_ints(2) if everything else None,
         hub_segments=int(everything),
     )
-    return Case("spmm", variant, width, call)
 
 
 def _edge_grad_cases() -> Iterator[Case]:
@@ -120,24 +127,28 @@ def _edge_grad_cases() -> Iterator[Case]:
         (None, "fp32", 128, True),
         ("fp32", "bf16", 128, True),
     ):
-        index = torch.int64 if everything else torch.int32
-        call = lambda x=x, history=history, width=width, index=index, everything=everything: edge_grad(  # noqa: E731
-            _floats(EDGES),
-            _ints(ROWS + 1),
-            _ints(EDGES, index),
-            _ints(EDGES, index) if everything else None,
-            _ints(ROWS),
-            _ints(ROWS, torch.int32),
-            _matrix(x, width),
-            _matrix(history, width),
-            _floats(ROWS) if everything else None,
-            _floats(ROWS) if everything else None,
-            _matrix(x or history, width),
-            scale=1.0,
-            edge_dropout=0.5 if everything else 0.0,
-            seed=0,
-        )
-        yield Case("edge_grad", f"x {x}, history {history}{', everything' * everything}", width, call)
+        variant = f"x {x}, history {history}{', everything' * everything}"
+        yield Case("edge_grad", variant, width, partial(_call_edge_grad, x, history, width, everything))
+
+
+def _call_edge_grad(x: str | None, history: str | None, width: int, everything: bool) -> None:
+    index = torch.int64 if everything else torch.int32
+    edge_grad(
+        _floats(EDGES),
+        _ints(ROWS + 1),
+        _ints(EDGES, index),
+        _ints(EDGES, index) if everything else None,
+        _ints(ROWS),
+        _ints(ROWS, torch.int32),
+        _matrix(x, width),
+        _matrix(history, width),
+        _floats(ROWS) if everything else None,
+        _floats(ROWS) if everything else None,
+        _matrix(x or history, width),
+        scale=1.0,
+        edge_dropout=0.5 if everything else 0.0,
+        seed=0,
+    )
 
 
 def _activate_cases() -> Iterator[Case]:
@@ -153,45 +164,73 @@ def _activate_cases() -> Iterator[Case]:
         ("bf16", "fp32", "fp32", 300, dict(affine=False, dropout=0.5, relu=False)),
         ("fp32", "fp32", None, 2000, everything),
     ):
-        yield Case("activate", f"{h} to {y}, history {history}{_parts(parts)}", width,
-                   lambda h=h, y=y, history=history, width=width, parts=parts: _activate(h, y, history, width, **parts))  # fmt: skip
+        forward = partial(_activate, h, y, history, width, **parts)
+        yield Case("activate", f"{h} to {y}, history {history}{_without(parts)}", width, forward)
         for saved in ("input", "output"):
-            sums = saved == "input"
-            yield Case("activate_backward", f"{y} to {h}, from the {saved}{_parts(parts)}", width,
-                       lambda h=h, y=y, width=width, sums=sums, parts=parts: _backward(h, y, width, sums, **parts))  # fmt: skip
+            backward = partial(_backward, h, y, width, saved == "input", **parts)
+            yield Case("activate_backward", f"{y} to {h}, from the {saved}{_without(parts)}", width, backward)
 
 
-def _parts(parts: dict) -> str:
+def _without(parts: dict) -> str:
     return "".join(f", no {name}" for name, value in parts.items() if not value)
 
 
 def _activate(h: str, y: str, history: str | None, width: int, affine: bool, dropout: float, relu: bool) -> None:
     vector = _floats(width) if affine else None
-    to = None if history is None else _ints(ROWS)
-    activate(_matrix(y, width), _matrix(h, width), vector, vector, _ints(ROWS), _matrix(history, width), to,
-             relu=relu, dropout=dropout, seed=0)  # fmt: skip
+    activate(
+        _matrix(y, width),
+        _matrix(h, width),
+        vector,
+        vector,
+        _ints(ROWS),
+        _matrix(history, width),
+        None if history is None else _ints(ROWS),
+        relu=relu,
+        dropout=dropout,
+        seed=0,
+    )
 
 
-def _backward(h: str, y: str, width: int, sums: bool, affine: bool, dropout: float, relu: bool) -> None:
+def _backward(h: str, y: str, width: int, from_input: bool, affine: bool, dropout: float, relu: bool) -> None:
     vector = _floats(width) if affine else None
-    saved = _matrix(h if sums else y, width) if relu or sums else None
-    activate_backward(_matrix(h, width), vector if sums else None, vector, _matrix(y, width), saved, vector, vector,
-                      _ints(ROWS), saved_is_output=not sums, relu=relu, dropout=dropout, seed=0)  # fmt: skip
+    activate_backward(
+        _matrix(h, width),
+        vector if from_input else None,
+        vector,
+        _matrix(y, width),
+        _matrix(h if from_input else y, width) if relu or from_input else None,
+        vector,
+        vector,
+        _ints(ROWS),
+        saved_is_output=not from_input,
+        relu=relu,
+        dropout=dropout,
+        seed=0,
+    )
 
 
 def _row_cases() -> Iterator[Case]:
     pairs = [(table, dense, 128) for table, dense in product(DTYPES, repeat=2)]
-    pairs += [("fp32", "fp32", width) for width in (1, 47, 100, 1500)] + [("bf16", "fp32", 300), ("bf16", "bf16", 256)]
+    pairs += [("fp32", "fp32", width) for width in (1, 47, 100, 1500)]
+    pairs += [("bf16", "fp32", 300), ("bf16", "bf16", 256)]
     for table, dense, width in pairs:
-        yield Case("gather_rows", f"{table} to {dense}", width,
-                   lambda table=table, dense=dense, width=width: gather_rows(
-                       _matrix(dense, width), _matrix(table, width), _ints(ROWS)))  # fmt: skip
+        yield Case("gather_rows", f"{table} to {dense}", width, partial(_gather, table, dense, width))
         for blend in (1.0, 0.5) if table == dense else (1.0,):
-            stamp = torch.int32 if blend == 1 else torch.int64
-            yield Case("scatter_rows", f"{dense} to {table}{', blended' * (blend != 1)}", width,
-                       lambda table=table, dense=dense, width=width, blend=blend, stamp=stamp: scatter_rows(
-                           _matrix(table, width), _ints(ROWS), _matrix(dense, width),
-                           blend=blend, stamp=_ints(ROWS, stamp), step=1))  # fmt: skip
+            variant = f"{dense} to {table}{', blended' * (blend != 1)}"
+            yield Case("scatter_rows", variant, width, partial(_scatter, table, dense, width, blend))
+
+
+def _gather(table: str, dense: str, width: int) -> None:
+    gather_rows(_matrix(dense, width), _matrix(table, width), _ints(ROWS))
+
+
+def _scatter(table: str, dense: str, width: int, blend: float) -> None:
+    stamp = _ints(ROWS, torch.int32 if blend == 1 else torch.int64)
+    scatter_rows(_matrix(table, width), _ints(ROWS), _matrix(dense, width), blend=blend, stamp=stamp, step=1)
+
+
+def _halo(col: torch.dtype) -> None:
+    halo(_ints(ROWS + 1), _ints(EDGES, col), _ints(ROWS))
 
 
 def _matrix(dtype: str | None, width: int) -> Tensor | None:
@@ -204,7 +243,3 @@ def _floats(count: int) -> Tensor:
 
 def _ints(count: int, dtype: torch.dtype = torch.int64) -> Tensor:
     return torch.zeros(count, dtype=dtype)
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")

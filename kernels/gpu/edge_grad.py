@@ -1,8 +1,9 @@
-"""grad_edge_weight[e] = scale * row_scale[g] * col_scale[c] * keep(e) * <grad_out[i], src(c)>, for every edge of rows.
+"""grad_edge_weight[e] = scale * row_scale[g] * col_scale[c] * keep(e) * <grad_out[i], src(c)>, g = rows[i].
 
-Per edge it reads what spmm reads and writes 4 bytes; grad_out[i] stays in registers while it fits one block of
-features. Edges are walked as in spmm. A row's edges are shared out to EDGE_GRAD_SPLIT programs, block by block: every
-edge has one writer, so there is nothing to add up, and a long row does not keep a single warp busy alone.
+For every edge of the rows; other entries are not touched. Per edge it reads what spmm reads and writes 4 bytes;
+grad_out[i] stays in registers where it fits one block of features. Edges are walked as in spmm. A row's edges are
+shared out to EDGE_GRAD_SPLIT programs, block by block: every edge has one writer, so there is nothing to add up, and
+a long row does not keep a single warp busy alone.
 """
 
 import triton
@@ -10,7 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from .._hash import keep_scale, seed_key, threshold
-from .edges import addresses, columns, neighbours, sources, turn
+from .edges import addresses, columns, has_row, neighbours, sources, turn
 from .launch import EDGE_GRAD_SPLIT, edge_grad_settings, lanes, launch, row_alignment
 
 _RUNTIME = ["stride_x", "stride_history", "stride_grad_out", "scale", "key", "threshold"]
@@ -66,6 +67,8 @@ def edge_grad_kernel(
         )
         b_col_2, b_edge_2 = columns(col_ptr, edge_id_ptr, begin, k + 2 * STEP + o_e, n)
         b_x, b_history = addresses(x_ptr, history_ptr, stride_x, stride_history, b_pos, MERGED)
+        if SPARSE:
+            b_edge = tl.where(has_row(b_x, b_history), b_edge, -1)
         m = tl.minimum(n - k, EDGES)
         for j in range(0, m, K):
             b_row = neighbours(
@@ -82,9 +85,11 @@ def edge_grad_kernel(
                     )  # fmt: skip
                     b_dot += tl.sum(b_row * _load_grad(p_grad, o_f, D, BLOCK_D), axis=1)
             b_dot *= tl.gather(b_weight, o_k, axis=0) * factor
-            # A dropped edge and one without a source weigh nothing: their zeros are stored like any value.
-            tl.store(grad_ptr + tl.gather(b_edge, o_k, axis=0), b_dot, mask=o_k < m - j)
-            b_x, b_history, b_weight, b_edge = turn(b_x, K), turn(b_history, K), turn(b_weight, K), turn(b_edge, K)
+            b_to = tl.gather(b_edge, o_k, axis=0)
+            # An edge that is dropped or has no source keeps the zero it was given, whatever grad_out holds.
+            tl.store(grad_ptr + b_to, b_dot, mask=(o_k < m - j) & (b_to >= 0))
+            b_x, b_history = turn(b_x, K), turn(b_history, K)
+            b_weight, b_edge = turn(b_weight, K), turn(b_edge, K)
         b_pos = b_pos_1
         b_weight = b_weight_1
         b_edge = b_edge_1

@@ -64,6 +64,12 @@ def addresses(x_ptr, history_ptr, stride_x, stride_history, b_pos, MERGED: tl.co
 
 
 @triton.jit
+def has_row(b_x, b_history):
+    """Whether an edge's source is in one of the matrices."""
+    return (b_x | b_history) != 0
+
+
+@triton.jit
 def load_rows(ptr, b_address, o_d, m_k, m_d, MASK_K: tl.constexpr, MASK_D: tl.constexpr, ALIGN: tl.constexpr):
     """Features o_d of the rows at b_address, in ptr's dtype, as float32 [K, BLOCK_D]; zeros where masked."""
     p_row = tl.multiple_of(b_address.to(ptr.dtype)[:, None], [1, ALIGN]) + o_d[None, :]
@@ -87,7 +93,7 @@ def neighbours(
     """Rows of the first K of the resolved edges, float32 [K, BLOCK_D].
 
     Handing an address from its lane to all lanes is one shuffle per 32 bits, from a lane known at compile time.
-    SPARSE: an edge may have no row, which its address tells. In a TAIL, of n edges, the edge's number does.
+    SPARSE: an edge may have no row, which its address tells. In a TAIL, of n edges, its number does.
     """
     o_k = tl.arange(0, K)
     if MERGED:

@@ -46,7 +46,7 @@ def edge_kept(key, b_edge, threshold):
 
 @triton.jit
 def feature_kept(b_hash, o_d, threshold):
-    """Whether the features o_d of the rows hashed to b_hash survive dropout; broadcasts b_hash against o_d."""
+    """Whether the features o_d of the rows hashed to b_hash survive dropout, broadcast against each other."""
     v = b_hash.to(tl.uint32) + o_d.to(tl.uint32) * GOLDEN32
     v ^= v >> 16
     v *= MULT1

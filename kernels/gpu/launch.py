@@ -1,8 +1,8 @@
 """Launch settings, and the one door through which every kernel is launched.
 
-Settings are a pure function of widths and dtypes: never of node or edge counts, which differ in every batch, and
-never measured at run time. The same row therefore gives the same bits in whatever batch it is computed. The register
-budget of a kernel stands beside its settings; ``python -m rest_triton.kernels.report`` holds the compiled kernels to it.
+Settings are a pure function of widths, dtypes and alignment: never of node or edge counts, which differ in every
+batch, and never measured at run time. So a row gives the same bits in whatever batch it is computed. The register
+budget of a kernel stands beside its settings; ``python -m rest_triton.kernels.report`` checks it.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,11 +18,11 @@ LANE_BYTES = 16  # the widest load of one lane
 SPMM_TILE_BYTES = 4096  # row bytes a warp has in flight: 8 such loads per lane
 
 # Programs that read or write rows over the bus. 32 x 8 KiB in flight cover bandwidth x latency of a PCIe 5 x16 link
-# (64 GB/s x 2 us = 128 KiB) twice, and leave most of a GPU's 100+ multiprocessors to the computation beside it.
+# (64 GB/s x 2 us = 128 KiB) twice, and leave most of a GPU's 100 and more multiprocessors to others.
 REMOTE_PROGRAMS = 32
-# Programs of a reduction over rows, each writing one partial row. Fixed, so that the sum's order is as well.
+# Programs of a reduction over rows, each writing one partial row. Fixed, so that the order of the sum is as well.
 PARTIAL_PROGRAMS = 256
-# Programs that share one row's edges in edge_grad; its rows need no sum, so splitting them costs nothing but a launch.
+# Programs that share one row's edges in edge_grad, where no sum runs over edges.
 EDGE_GRAD_SPLIT = 4
 
 
@@ -36,7 +36,7 @@ class Settings:
     """
 
     registers: int  # of a thread, on NVIDIA
-    vgprs: int = 128  # of a lane, on AMD: half of a SIMD's eight waves
+    vgprs: int = 96  # of a lane, on AMD: five waves to a SIMD, which has room for eight
     num_warps: int = 1
     num_stages: int = 1  # Triton's own pipelining, by way of shared memory, is not used
     BLOCK_R: int | None = None  # rows of a tile
@@ -85,7 +85,7 @@ def hub_sum_settings(width: int) -> Settings:
 
 
 def edge_grad_settings(width: int, align: int, *dtypes: torch.dtype, lanes: int = 32) -> Settings:
-    """Settings of edge_grad: those of spmm, without groups (every row has its own sum) and with split rows."""
+    """Settings of edge_grad: those of spmm, without groups (every row has its own sum), with split rows."""
     return replace(spmm_settings(width, align, *dtypes, lanes=lanes), GROUP=None, SPLIT=EDGE_GRAD_SPLIT)
 
 
@@ -106,7 +106,7 @@ def _row_settings(width: int, lane_elements: int) -> Settings:
 
 
 def column_sum_settings() -> Settings:
-    """Settings of the kernel that adds up partial rows: narrow blocks, so that several programs share the columns."""
+    """Settings of the kernel that adds up partial rows: narrow blocks, so that programs share the columns."""
     return Settings(registers=64, num_warps=4, BLOCK_R=64, BLOCK_D=32)
 
 
@@ -126,8 +126,8 @@ def previous_power_of_2(n: int) -> int:
 def row_alignment(*matrices: Tensor | None) -> int:
     """The largest power of two, up to 16, that divides the address in bytes of every row of every matrix.
 
-    This is what lets a lane load several elements at once. Triton would infer it from strides that are multiples
-    of 16 elements only; counted in bytes, width 100 in float32 is aligned as well.
+    This is what lets a lane load several elements at once. Triton would infer it from strides of a multiple of 16
+    elements only; counted in bytes, width 100 in float32 is aligned as well.
     """
     align = LANE_BYTES
     for matrix in matrices:

@@ -16,6 +16,15 @@ _RUNTIME = ["stride_out", "stride_table", "stride_src", "count", "blend", "step"
 _POINTERS = ["out_ptr", "table_ptr", "index_ptr", "src_ptr", "stamp_ptr"]
 
 
+@triton.jit
+def _convert(b, ptr):
+    """b as elements of ptr: untouched if it is that already, else by way of float32, which holds every value."""
+    if b.dtype == ptr.dtype.element_ty:
+        return b
+    else:
+        return round_to(widen(b), ptr)
+
+
 @triton.jit(do_not_specialize=_RUNTIME, do_not_specialize_on_alignment=_POINTERS)
 def gather_rows_kernel(
     out_ptr, table_ptr, index_ptr, stride_out: tl.int32, stride_table: tl.int32, count: tl.int32,
@@ -31,9 +40,7 @@ def gather_rows_kernel(
         b_index = tl.load(index_ptr + o_r, mask=m_r, other=0)
         p_table = row_pointers(table_ptr, b_index, stride_table, o_d, VECTOR)
         p_out = row_pointers(out_ptr, o_r, stride_out, o_d, VECTOR)
-        b_row = tl.load(p_table, mask=m, other=0.0)
-        # By way of float32, which holds every value of the three dtypes.
-        tl.store(p_out, round_to(widen(b_row), out_ptr), mask=m)
+        tl.store(p_out, _convert(tl.load(p_table, mask=m, other=0.0), out_ptr), mask=m)
 
 
 @triton.jit(do_not_specialize=_RUNTIME, do_not_specialize_on_alignment=_POINTERS)
@@ -52,10 +59,10 @@ def scatter_rows_kernel(
         b_index = tl.load(index_ptr + o_r, mask=m_r, other=0)
         p_table = row_pointers(table_ptr, b_index, stride_table, o_d, VECTOR)
         p_src = row_pointers(src_ptr, o_r, stride_src, o_d, VECTOR)
-        b_row = widen(tl.load(p_src, mask=m, other=0.0))
+        b_row = tl.load(p_src, mask=m, other=0.0)
         if BLEND:
-            b_row = b_row * blend + widen(tl.load(p_table, mask=m, other=0.0)) * (1.0 - blend)
-        tl.store(p_table, round_to(b_row, table_ptr), mask=m)
+            b_row = widen(b_row) * blend + widen(tl.load(p_table, mask=m, other=0.0)) * (1.0 - blend)
+        tl.store(p_table, _convert(b_row, table_ptr), mask=m)
         if stamp_ptr is not None:
             # All blocks of features store the same number.
             b_step = tl.zeros_like(b_index) + step

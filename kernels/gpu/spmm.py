@@ -1,13 +1,14 @@
-"""out[i] = scale * row_scale[g] * sum_k keep(e) col_scale[c] edge_weight[e] src(c) + alpha * residual[i], g = rows[i].
+"""out[i] = scale * row_scale[g] * sum_k keep(e) col_scale[c] edge_weight[e] src(c) + alpha * residual[i].
 
-src(c) is row ``position[c]`` of x, or row ``~position[c]`` of history where that is negative: two matrices read as
-one, without gathering, concatenating or relabelling anything. Per edge it reads the row's D elements, 4 or 8 bytes of
-col, 4 of position and 4 of each scale or weight given; per row 24 bytes of indices, the residual and the output.
+g = rows[i], c = col[k], e = edge_id[k], for k in rowptr[g]..rowptr[g+1]. src(c) is row ``position[c]`` of x, or row
+``~position[c]`` of history where that is negative: two matrices read as one, without gathering, concatenating or
+relabelling. Per edge it reads the row's D elements, 4 or 8 bytes of col, 4 of position and 4 of each scale or weight
+given; per row 24 bytes of indices, the residual and the output.
 
 One warp computes one row (of one block of features), in a fixed order. It resolves EDGES edges at a time, one per
 lane, and loads their rows K at a time, 16 bytes per lane. While the rows of block t are on their way, so are the
 positions of block t+1 and the columns of block t+2. Rows with more than hub_degree edges are left to two more
-kernels: one program per segment of the hub, then one per hub that adds the segments up. No atomics, no host sync.
+kernels: one program per segment of a hub, then one per hub that adds its segments up. No atomics, no host sync.
 """
 
 import torch
@@ -17,16 +18,25 @@ from torch import Tensor
 
 from .._hash import keep_scale, seed_key, threshold
 from .._hubs import HUB_DEGREE, HUB_SEGMENT
-from .edges import addresses, columns, neighbours, sources, turn
+from .edges import addresses, columns, has_row, neighbours, sources, turn
 from .launch import hub_sum_settings, lanes, launch, row_alignment, spmm_settings
 from .storage import round_to, row_pointers
 
 
 @triton.jit
+def _locate(x_ptr, history_ptr, stride_x, stride_history, b_pos, b_weight, MERGED: tl.constexpr):
+    """Addresses and weights; a row that is not there weighs nothing, not infinity times zero."""
+    b_x, b_history = addresses(x_ptr, history_ptr, stride_x, stride_history, b_pos, MERGED)
+    if not MERGED:
+        b_weight = tl.where(has_row(b_x, b_history), b_weight, 0.0)
+    return b_x, b_history, b_weight
+
+
+@triton.jit
 def _add_rows(
     b_acc, x_ptr, history_ptr, b_x, b_history, b_weight, n, o_d, m_d,
-    TAIL: tl.constexpr, WEIGHTED: tl.constexpr, MERGED: tl.constexpr, SPARSE: tl.constexpr, ALIGN: tl.constexpr,
-    D: tl.constexpr, BLOCK_D: tl.constexpr, K: tl.constexpr, GROUP: tl.constexpr,
+    TAIL: tl.constexpr, WEIGHTED: tl.constexpr, MERGED: tl.constexpr, SPARSE: tl.constexpr,
+    ALIGN: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr, K: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
     """b_acc [GROUP, BLOCK_D] plus the weighted rows of the first K edges, and the edges turned by K."""
     b_row = neighbours(x_ptr, history_ptr, b_x, b_history, n, o_d, m_d, K, TAIL, MERGED, SPARSE, D % BLOCK_D != 0, ALIGN)
@@ -57,12 +67,12 @@ def _aggregate(
     b_pos, b_weight = sources(position_ptr, col_scale_ptr, edge_weight_ptr, b_col, b_edge, o_e < n, key, threshold, DROPOUT)
     for k in range(EDGES, n + 1, EDGES):
         b_pos_1, b_weight_1 = sources(
-            position_ptr, col_scale_ptr, edge_weight_ptr, b_col_1, b_edge_1, k + o_e < n, key, threshold, DROPOUT
-        )
+            position_ptr, col_scale_ptr, edge_weight_ptr, b_col_1, b_edge_1, k + o_e < n, key, threshold, DROPOUT,
+        )  # fmt: skip
         b_col_1, b_edge_1 = columns(col_ptr, edge_id_ptr, begin, k + EDGES + o_e, n)
-        b_x, b_history = addresses(x_ptr, history_ptr, stride_x, stride_history, b_pos, MERGED)
-        # EDGES // K times, but the compiler is not to know: unrolled, the loads of a tile are spread among the sums of
-        # the one before (NVIDIA) or hoisted until registers run out (AMD).
+        b_x, b_history, b_weight = _locate(x_ptr, history_ptr, stride_x, stride_history, b_pos, b_weight, MERGED)
+        # EDGES // K times, but the compiler is not to know: unrolled, the loads of a tile would be spread among the
+        # sums of the one before (NVIDIA), or hoisted until registers run out (AMD).
         for _ in range(0, tiles):
             b_acc, b_x, b_history, b_weight = _add_rows(
                 b_acc, x_ptr, history_ptr, b_x, b_history, b_weight, EDGES, o_d, m_d,
@@ -73,7 +83,7 @@ def _aggregate(
 
     # Apart from the full blocks, so that those carry no bounds in their masks.
     n = n % EDGES
-    b_x, b_history = addresses(x_ptr, history_ptr, stride_x, stride_history, b_pos, MERGED)
+    b_x, b_history, b_weight = _locate(x_ptr, history_ptr, stride_x, stride_history, b_pos, b_weight, MERGED)
     for k in range(0, n, K):
         b_acc, b_x, b_history, b_weight = _add_rows(
             b_acc, x_ptr, history_ptr, b_x, b_history, b_weight, n - k, o_d, m_d,
@@ -165,9 +175,10 @@ def spmm_kernel(
 
 @triton.jit(do_not_specialize=_RUNTIME, do_not_specialize_on_alignment=_POINTERS)
 def spmm_hub_segment_kernel(
-    partial_ptr, rowptr_ptr, col_ptr, edge_id_ptr, position_ptr, x_ptr, history_ptr, col_scale_ptr, edge_weight_ptr,
-    hub_node_ptr, hub_first_ptr, hub_row_ptr, stride_x: tl.int32, stride_history: tl.int32, tiles: tl.int32, key: tl.int64,
-    threshold: tl.int32, hub_count: tl.int32, hub_segment: tl.int32,
+    partial_ptr, rowptr_ptr, col_ptr, edge_id_ptr, position_ptr, x_ptr, history_ptr, col_scale_ptr,
+    edge_weight_ptr, hub_node_ptr, hub_first_ptr, hub_row_ptr,
+    stride_x: tl.int32, stride_history: tl.int32, tiles: tl.int32, key: tl.int64, threshold: tl.int32,
+    hub_count: tl.int32, hub_segment: tl.int32,
     DROPOUT: tl.constexpr, MERGED: tl.constexpr, ALIGN: tl.constexpr,
     D: tl.constexpr, BLOCK_D: tl.constexpr, EDGES: tl.constexpr, K: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
@@ -242,8 +253,8 @@ def spmm(
     """Writes the aggregate of ``rows`` into ``out`` (see the module's equation). ``rows`` are distinct.
 
     ``hub_node`` holds the sorted ids of all nodes with more than ``hub_degree`` edges, ``hub_first`` the first
-    segment (of ``hub_segment`` edges) of each, and ``hub_segments`` how many there are in all. Without them every row
-    is computed by one warp, however long.
+    segment (of ``hub_segment`` edges) of each, ``hub_segments`` how many there are in all. Without them every row is
+    computed by one warp, however long.
     """
     width = out.shape[1]
     if out.numel() == 0:
@@ -262,10 +273,9 @@ def spmm(
     walk = dict(
         rowptr_ptr=rowptr, col_ptr=col, edge_id_ptr=edge_id, position_ptr=position, x_ptr=x, history_ptr=history,
         col_scale_ptr=col_scale, edge_weight_ptr=edge_weight, hub_node_ptr=hub_node if hubs else None,
-        hub_row_ptr=hub_row, stride_x=_stride(x), stride_history=_stride(history), tiles=settings.EDGES // settings.K,
-        key=seed_key(seed),
-        threshold=threshold(edge_dropout), hub_count=hub_count, DROPOUT=edge_dropout > 0,
-        MERGED=len(given) == 2 and given[0] == given[1], ALIGN=align, D=width,
+        hub_row_ptr=hub_row, stride_x=_stride(x), stride_history=_stride(history), hub_count=hub_count,
+        tiles=settings.EDGES // settings.K, key=seed_key(seed), threshold=threshold(edge_dropout),
+        DROPOUT=edge_dropout > 0, MERGED=len(given) == 2 and given[0] == given[1], ALIGN=align, D=width,
     )  # fmt: skip
     finish = dict(
         out_ptr=out, row_scale_ptr=row_scale, residual_ptr=residual, stride_out=out.stride(0),

@@ -139,7 +139,9 @@ def test_bitwise_repeatable_on_any_number_of_threads(count: int, threads: Any) -
     results = []
     for n in (1, 2, 3, 2):
         threads(n)
-        results.append(run(replace(PLAIN, count=count, width=9, dropout=0.5, history=None, rows=False), None, torch.device("cpu")))
+        results.append(
+            run(replace(PLAIN, count=count, width=9, dropout=0.5, history=None, rows=False), None, torch.device("cpu"))
+        )
     for again in results[1:]:
         for key, value in results[0].items():
             assert torch.equal(value, again[key]), key

@@ -23,7 +23,10 @@ def test_gather(table: torch.dtype, into: torch.dtype, width: int, place: torch.
 
 
 def test_gather_without_dtype_keeps_the_tables(place: torch.device) -> None:
-    assert gather_rows(torch.ones(3, 2, dtype=torch.float16, device=place), torch.tensor([1], device=place)).dtype == torch.float16
+    assert (
+        gather_rows(torch.ones(3, 2, dtype=torch.float16, device=place), torch.tensor([1], device=place)).dtype
+        == torch.float16
+    )
 
 
 def test_gather_strided_and_empty(place: torch.device) -> None:
