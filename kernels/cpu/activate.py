@@ -3,7 +3,7 @@
     z = h * scale + shift;  a = relu(z);  history[history_rows[i]] = a;  y = a / (1 - p) where kept, else 0
 
 Bytes: h read, y and the history rows written, nothing else. Backward reads grad_y and one saved matrix and writes grad_h.
-The row at hand stays in the first-level cache: the steps are separate loops over it, each simple enough to vectorise.
+The row at hand stays in the first-level cache: the steps are a few loops over it, each simple enough to vectorise.
 """
 
 import numpy as np
@@ -14,7 +14,7 @@ from .._hash import keep_scale, seed_key, threshold
 from .hashing import counter_word, feature_bits
 from .intrinsics import double_of_word, f32_at, load_i64, next_ticket
 from .pool import Task, chunk_size
-from .rowtypes import code, load_row, row_bytes, store_row
+from .rowtypes import FLOAT32, code, load_row, row_bytes, store_row
 
 (COUNT, CHUNK, WIDTH, SCALE, SHIFT, ROWS, RELU, KEY, THRESHOLD, KEEP_SCALE) = range(1, 11)
 (Y, Y_STRIDE, Y_DTYPE, H, H_STRIDE, H_DTYPE, HISTORY, HISTORY_STRIDE, HISTORY_DTYPE, HISTORY_ROWS) = range(11, 21)
@@ -26,58 +26,102 @@ from .rowtypes import code, load_row, row_bytes, store_row
 
 
 @njit(fastmath={"contract"})
-def normalise(row_address, scale_address, shift_address, width):
-    """row = row * scale + shift, each optional."""
-    row = f32_at(row_address)
+def normalise(target_address, source_address, scale_address, shift_address, floor, width):
+    """target = max(source * scale + shift, floor), scale and shift optional; target may be source. The floor is 0 for ReLU and
+    minus infinity without; written this way round, a NaN stays a NaN."""
+    target, source, scale, shift = (
+        f32_at(target_address),
+        f32_at(source_address),
+        f32_at(scale_address),
+        f32_at(shift_address),
+    )
     if scale_address != 0 and shift_address != 0:
-        scale, shift = f32_at(scale_address), f32_at(shift_address)
         for d in range(width):
-            row[d] = row[d] * scale[d] + shift[d]
+            z = source[d] * scale[d] + shift[d]
+            target[d] = floor if z <= floor else z
     elif scale_address != 0:
-        scale = f32_at(scale_address)
         for d in range(width):
-            row[d] *= scale[d]
+            z = source[d] * scale[d]
+            target[d] = floor if z <= floor else z
     elif shift_address != 0:
-        shift = f32_at(shift_address)
         for d in range(width):
-            row[d] += shift[d]
+            z = source[d] + shift[d]
+            target[d] = floor if z <= floor else z
+    else:
+        for d in range(width):
+            target[d] = floor if source[d] <= floor else source[d]
 
 
 @njit
-def drop(row_address, width, key, row_id, limit, kept):
-    """Dropout on the row: what a hash of (key, row_id, feature) says."""
-    row = f32_at(row_address)
+def drop(target_address, source_address, width, key, row_id, limit, kept):
+    """target = dropout of source: what a hash of (key, row_id, feature) says."""
+    target, source = f32_at(target_address), f32_at(source_address)
     word = counter_word(key, row_id)
     low, high = np.uint32(word), np.uint32(word >> np.uint64(32))
     limit32 = np.uint32(limit)
     for d in range(width):
-        row[d] = row[d] * kept if feature_bits(low, high, d) >= limit32 else np.float32(0)
+        target[d] = source[d] * kept if feature_bits(low, high, d) >= limit32 else np.float32(0)
 
 
 @Task
 def activate_task(block):
     width, key, limit = block[WIDTH], block[KEY], block[THRESHOLD]
+    count, chunk, scale, shift, rows = block[COUNT], block[CHUNK], block[SCALE], block[SHIFT], block[ROWS]
+    h, h_stride, h_dtype = block[H], block[H_STRIDE], block[H_DTYPE]
+    y, y_stride, y_dtype = block[Y], block[Y_STRIDE], block[Y_DTYPE]
+    history, history_stride, history_dtype = block[HISTORY], block[HISTORY_STRIDE], block[HISTORY_DTYPE]
+    history_rows = block[HISTORY_ROWS]
     kept = np.float32(double_of_word(block[KEEP_SCALE]))
-    scratch = np.empty(width, np.float32)
-    row_address = scratch.ctypes.data
-    row = f32_at(row_address)
+    floor = np.float32(0 if block[RELU] != 0 else -np.inf)
+    scratch = np.empty(2 * width, np.float32)
+    row, dropped = scratch.ctypes.data, scratch.ctypes.data + 4 * width
     while True:
-        begin = next_ticket(block) * block[CHUNK]
-        if begin >= block[COUNT]:
+        begin = next_ticket(block) * chunk
+        if begin >= count:
             break
-        for i in range(begin, min(begin + block[CHUNK], block[COUNT])):
-            load_row(row_address, block[H] + i * block[H_STRIDE], block[H_DTYPE], width)
-            normalise(row_address, block[SCALE], block[SHIFT], width)
-            if block[RELU] != 0:
-                for d in range(width):
-                    row[d] = np.float32(0) if row[d] <= 0 else row[d]  # this way round a NaN stays a NaN
-            if block[HISTORY] != 0:
-                target = block[HISTORY] + load_i64(block[HISTORY_ROWS] + 8 * i) * block[HISTORY_STRIDE]
-                store_row(target, block[HISTORY_DTYPE], row_address, width)
+        for i in range(begin, min(begin + chunk, count)):
+            # Rows of float32 are read and written where they are; the others pass through the scratch row.
+            source, target = h + i * h_stride, y + i * y_stride
+            if h_dtype != FLOAT32:
+                load_row(row, source, h_dtype, width)
+                source = row
+            active = target if y_dtype == FLOAT32 and limit == 0 else row
+            normalise(active, source, scale, shift, floor, width)
+            if history != 0:
+                store_row(history + load_i64(history_rows + 8 * i) * history_stride, history_dtype, active, width)
             if limit > 0:
-                drop(row_address, width, key, load_i64(block[ROWS] + 8 * i) if block[ROWS] != 0 else i, limit, kept)
-            store_row(block[Y] + i * block[Y_STRIDE], block[Y_DTYPE], row_address, width)
+                into = target if y_dtype == FLOAT32 else dropped
+                drop(into, active, width, key, load_i64(rows + 8 * i) if rows != 0 else i, limit, kept)
+                active = into
+            if y_dtype != FLOAT32:
+                store_row(target, y_dtype, active, width)
     scratch[0] = 0  # in use until here: it is reached by address only, which Numba does not see
+
+
+@njit(fastmath={"contract"})
+def mask_by_input(grad_address, h_address, scale_address, shift_address, width):
+    """grad = 0 where ReLU cut h * scale + shift."""
+    grad, h, scale, shift = f32_at(grad_address), f32_at(h_address), f32_at(scale_address), f32_at(shift_address)
+    if scale_address != 0 and shift_address != 0:
+        for d in range(width):
+            grad[d] = np.float32(0) if h[d] * scale[d] + shift[d] <= 0 else grad[d]
+    elif scale_address != 0:
+        for d in range(width):
+            grad[d] = np.float32(0) if h[d] * scale[d] <= 0 else grad[d]
+    elif shift_address != 0:
+        for d in range(width):
+            grad[d] = np.float32(0) if h[d] + shift[d] <= 0 else grad[d]
+    else:
+        for d in range(width):
+            grad[d] = np.float32(0) if h[d] <= 0 else grad[d]
+
+
+@njit
+def mask_by_output(target_address, grad_address, y_address, factor, width):
+    """target = grad * factor, and 0 where y is: there the element was dropped or cut by ReLU, and neither passes a gradient."""
+    target, grad, y = f32_at(target_address), f32_at(grad_address), f32_at(y_address)
+    for d in range(width):
+        target[d] = np.float32(0) if y[d] <= 0 else grad[d] * factor
 
 
 @njit(fastmath={"contract"})
@@ -94,48 +138,58 @@ def add_to(total_address, a_address, width):
         total[d] += a[d]
 
 
+@njit
+def multiply(target_address, a_address, b_address, width):
+    target, a, b = f32_at(target_address), f32_at(a_address), f32_at(b_address)
+    for d in range(width):
+        target[d] = a[d] * b[d]
+
+
 @Task
 def activate_backward_task(block):
     width, key, limit, relu = block[WIDTH], block[KEY], block[THRESHOLD], block[RELU]
+    count, chunk, scale, shift, rows = block[COUNT], block[CHUNK], block[SCALE], block[SHIFT], block[ROWS]
+    grad_h, grad_h_stride, grad_h_dtype = block[GRAD_H], block[GRAD_H_STRIDE], block[GRAD_H_DTYPE]
+    grad_y, grad_y_stride, grad_y_dtype = block[GRAD_Y], block[GRAD_Y_STRIDE], block[GRAD_Y_DTYPE]
+    saved, saved_stride, saved_dtype = block[SAVED], block[SAVED_STRIDE], block[SAVED_DTYPE]
+    scale_parts, shift_parts = block[SCALE_PARTS], block[SHIFT_PARTS]
     kept = np.float32(double_of_word(block[KEEP_SCALE]))
     by_output = block[SAVED_IS_OUTPUT] != 0
     scratch = np.empty(3 * width, np.float32)
-    grad_address = scratch.ctypes.data
-    saved_address, z_address = grad_address + 4 * width, grad_address + 8 * width
-    grad, saved, z = f32_at(grad_address), f32_at(saved_address), f32_at(z_address)
+    grad, saved_row, upstream = scratch.ctypes.data, scratch.ctypes.data + 4 * width, scratch.ctypes.data + 8 * width
     while True:
         ticket = next_ticket(block)
-        begin = ticket * block[CHUNK]
-        if begin >= block[COUNT]:
+        begin = ticket * chunk
+        if begin >= count:
             break
-        scale_part = block[SCALE_PARTS] + 4 * width * ticket if block[SCALE_PARTS] != 0 else 0
-        shift_part = block[SHIFT_PARTS] + 4 * width * ticket if block[SHIFT_PARTS] != 0 else 0
-        for i in range(begin, min(begin + block[CHUNK], block[COUNT])):
-            load_row(grad_address, block[GRAD_Y] + i * block[GRAD_Y_STRIDE], block[GRAD_Y_DTYPE], width)
-            if block[SAVED] != 0:
-                load_row(saved_address, block[SAVED] + i * block[SAVED_STRIDE], block[SAVED_DTYPE], width)
+        for i in range(begin, min(begin + chunk, count)):
+            source = grad_y + i * grad_y_stride
+            if grad_y_dtype != FLOAT32:
+                load_row(upstream, source, grad_y_dtype, width)
+                source = upstream
+            kept_row = saved + i * saved_stride
+            if saved != 0 and saved_dtype != FLOAT32:
+                load_row(saved_row, kept_row, saved_dtype, width)
+                kept_row = saved_row
             if relu != 0 and by_output:
-                # y is zero where the element was dropped and where ReLU cut it: both pass no gradient, no hash is needed.
-                factor = kept if limit > 0 else np.float32(1)
-                for d in range(width):
-                    grad[d] = np.float32(0) if saved[d] <= 0 else grad[d] * factor
+                mask_by_output(grad, source, kept_row, kept if limit > 0 else np.float32(1), width)
             else:
                 if limit > 0:
-                    row_id = load_i64(block[ROWS] + 8 * i) if block[ROWS] != 0 else i
-                    drop(grad_address, width, key, row_id, limit, kept)
+                    drop(grad, source, width, key, load_i64(rows + 8 * i) if rows != 0 else i, limit, kept)
+                else:
+                    load_row(grad, source, FLOAT32, width)
                 if relu != 0:
-                    for d in range(width):
-                        z[d] = saved[d]
-                    normalise(z_address, block[SCALE], block[SHIFT], width)
-                    for d in range(width):
-                        grad[d] = np.float32(0) if z[d] <= 0 else grad[d]
-            if scale_part != 0:
-                add_product(scale_part, grad_address, saved_address, width)
-            if shift_part != 0:
-                add_to(shift_part, grad_address, width)
-            if block[GRAD_H] != 0:
-                normalise(grad_address, block[SCALE], 0, width)
-                store_row(block[GRAD_H] + i * block[GRAD_H_STRIDE], block[GRAD_H_DTYPE], grad_address, width)
+                    mask_by_input(grad, kept_row, scale, shift, width)
+            if scale_parts != 0:
+                add_product(scale_parts + 4 * width * ticket, grad, kept_row, width)
+            if shift_parts != 0:
+                add_to(shift_parts + 4 * width * ticket, grad, width)
+            if grad_h != 0:
+                target = grad_h + i * grad_h_stride
+                if scale != 0:
+                    multiply(target if grad_h_dtype == FLOAT32 else grad, grad, scale, width)
+                if scale == 0 or grad_h_dtype != FLOAT32:
+                    store_row(target, grad_h_dtype, grad, width)
     scratch[0] = 0
 
 

@@ -1,61 +1,89 @@
 """The unique out-of-batch neighbours of a set of rows, on a CPU.
 
 Two bitmaps over all nodes: who is in the set, and who is a neighbour of it. Reading the difference from front to back
-yields the halo sorted, with no sort and no hash table. Bytes: index bytes per edge of the rows, N / 4 for the bitmaps,
-8 per halo node.
+yields the halo sorted, with no sort and no hash table. Each thread marks in bitmaps of its own, without atomics and
+without looking before it writes: in shared ones the threads would spend their time taking cache lines from each other.
+Bytes: index bytes per edge of the rows, N / 4 per thread for the bitmaps, 8 per halo node.
 """
 
 import numpy as np
 import torch
 
-from .intrinsics import atomic_or, load_i64, load_index, load_u64, next_ticket, popcount, store_i64, trailing_zeros
-from .pool import Task, chunk_size
+from .intrinsics import (
+    count_up,
+    load_i64,
+    load_index,
+    load_u64,
+    next_ticket,
+    popcount,
+    store_i64,
+    store_u64,
+    trailing_zeros,
+)
+from .pool import Task, chunk_size, team_size
 
-(COUNT, CHUNK, ROWPTR, COL, COL_WIDE, ROWS, INSIDE, SEEN) = range(1, 9)
-(WORDS, WORDS_CHUNK, WORDS_INSIDE, WORDS_SEEN, STARTS, OUT) = range(1, 7)
+COUNT, CHUNK, BITMAPS, WORDS = 1, 2, 3, 4
+ROWPTR, COL, COL_WIDE, ROWS, NEXT_BITMAP = range(5, 10)
+BITMAP_COUNT, STARTS = 5, 6
+EMIT_STARTS, OUT = 5, 6
 
 WORDS_PER_CHUNK = 512
+BITMAP_BYTES = 64 << 20  # for all threads together; fewer threads mark where that does not suffice
 
 
 @Task
 def mark_task(block):
+    """bitmaps[b, 0] |= rows; bitmaps[b, 1] |= their neighbours; b is this thread's."""
+    count, chunk, rowptr, col, wide = block[COUNT], block[CHUNK], block[ROWPTR], block[COL], block[COL_WIDE]
+    rows, words = block[ROWS], block[WORDS]
+    inside = block[BITMAPS] + 16 * words * count_up(block[NEXT_BITMAP])
+    seen = inside + 8 * words
+    one, low = np.uint64(1), np.uint64(63)
     while True:
-        begin = next_ticket(block) * block[CHUNK]
-        if begin >= block[COUNT]:
+        begin = next_ticket(block) * chunk
+        if begin >= count:
             break
-        for i in range(begin, min(begin + block[CHUNK], block[COUNT])):
-            g = load_i64(block[ROWS] + 8 * i)
-            atomic_or(block[INSIDE] + 8 * (g >> 6), np.uint64(1) << np.uint64(g & 63))
-            for k in range(load_i64(block[ROWPTR] + 8 * g), load_i64(block[ROWPTR] + 8 * g + 8)):
-                c = load_index(block[COL], block[COL_WIDE], k)
-                word, bit = block[SEEN] + 8 * (c >> 6), np.uint64(1) << np.uint64(c & 63)
-                if load_u64(word) & bit == 0:  # most neighbours were seen before: no need to lock the line
-                    atomic_or(word, bit)
+        for i in range(begin, min(begin + chunk, count)):
+            g = load_i64(rows + 8 * i)
+            word = inside + 8 * (g >> 6)
+            store_u64(word, load_u64(word) | (one << (np.uint64(g) & low)))
+            for k in range(load_i64(rowptr + 8 * g), load_i64(rowptr + 8 * g + 8)):
+                c = load_index(col, wide, k)
+                word = seen + 8 * (c >> 6)
+                store_u64(word, load_u64(word) | (one << (np.uint64(c) & low)))
 
 
 @Task
-def count_task(block):
+def merge_task(block):
+    """bitmaps[0, 0] = the halo; starts[c + 1] = how many of it are in chunk c."""
+    words, chunk, bitmaps, starts = block[COUNT], block[CHUNK], block[BITMAPS], block[STARTS]
     while True:
         ticket = next_ticket(block)
-        begin = ticket * block[WORDS_CHUNK]
-        if begin >= block[WORDS]:
+        begin = ticket * chunk
+        if begin >= words:
             break
         count = 0
-        for w in range(begin, min(begin + block[WORDS_CHUNK], block[WORDS])):
-            count += popcount(load_u64(block[WORDS_SEEN] + 8 * w) & ~load_u64(block[WORDS_INSIDE] + 8 * w))
-        store_i64(block[STARTS] + 8 * (ticket + 1), count)
+        for w in range(begin, min(begin + chunk, words)):
+            inside, seen = np.uint64(0), np.uint64(0)
+            for b in range(block[BITMAP_COUNT]):
+                inside |= load_u64(bitmaps + 16 * words * b + 8 * w)
+                seen |= load_u64(bitmaps + 16 * words * b + 8 * words + 8 * w)
+            store_u64(bitmaps + 8 * w, seen & ~inside)
+            count += popcount(seen & ~inside)
+        store_i64(starts + 8 * (ticket + 1), count)
 
 
 @Task
 def emit_task(block):
+    words, chunk, bitmaps = block[COUNT], block[CHUNK], block[BITMAPS]
     while True:
         ticket = next_ticket(block)
-        begin = ticket * block[WORDS_CHUNK]
-        if begin >= block[WORDS]:
+        begin = ticket * chunk
+        if begin >= words:
             break
-        at = block[OUT] + 8 * load_i64(block[STARTS] + 8 * ticket)
-        for w in range(begin, min(begin + block[WORDS_CHUNK], block[WORDS])):
-            left = load_u64(block[WORDS_SEEN] + 8 * w) & ~load_u64(block[WORDS_INSIDE] + 8 * w)
+        at = block[OUT] + 8 * load_i64(block[EMIT_STARTS] + 8 * ticket)
+        for w in range(begin, min(begin + chunk, words)):
+            left = load_u64(bitmaps + 8 * w)
             while left != 0:
                 store_i64(at, 64 * w + trailing_zeros(left))
                 left &= left - np.uint64(1)
@@ -64,16 +92,17 @@ def emit_task(block):
 
 def halo(rowptr: torch.Tensor, col: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
     """The sorted int64 ids of the neighbours of ``rows`` that are not in ``rows``."""
-    words = (rowptr.numel() - 1 + 63) // 64
-    chunks = -(-words // WORDS_PER_CHUNK)
-    if rows.numel() == 0 or words == 0:
+    count, words = rows.numel(), (rowptr.numel() - 1 + 63) // 64
+    if count == 0 or words == 0:
         return torch.empty(0, dtype=torch.int64)
-    inside, seen = torch.zeros(words, dtype=torch.int64), torch.zeros(words, dtype=torch.int64)
-    wide = int(col.dtype == torch.int64)
-    mark_task.launch(rows.numel(), chunk_size(rows.numel(), 64, 256), rowptr, col, wide, rows, inside, seen)
-    starts = torch.zeros(chunks + 1, dtype=torch.int64)
-    count_task.launch(words, WORDS_PER_CHUNK, inside, seen, starts)
+    at_once = max(1, BITMAP_BYTES // (16 * words))
+    chunk = max(chunk_size(count, 64, 256), -(-count // at_once))
+    bitmaps = torch.zeros(team_size(count, chunk), 2, words, dtype=torch.int64)
+    wide, next_bitmap = int(col.dtype == torch.int64), torch.zeros(1, dtype=torch.int64)
+    mark_task.launch(count, chunk, bitmaps, words, rowptr, col, wide, rows, next_bitmap)
+    starts = torch.zeros(-(-words // WORDS_PER_CHUNK) + 1, dtype=torch.int64)
+    merge_task.launch(words, WORDS_PER_CHUNK, bitmaps, words, bitmaps.shape[0], starts)
     starts = starts.cumsum(0)
     out = torch.empty(int(starts[-1]), dtype=torch.int64)
-    emit_task.launch(words, WORDS_PER_CHUNK, inside, seen, starts, out)
+    emit_task.launch(words, WORDS_PER_CHUNK, bitmaps, words, starts, out)
     return out

@@ -36,14 +36,14 @@ def next_ticket(typing, block):
 
 
 @intrinsic
-def atomic_or(typing, address, bits):
-    """``*(uint64 *)address |= bits``, atomically; the value before."""
+def count_up(typing, address):
+    """(*(int64 *)address)++, atomically; the value before."""
 
     def generate(context, builder, signature, arguments):
-        target = builder.inttoptr(arguments[0], ir.IntType(64).as_pointer())
-        return builder.atomic_rmw("or", target, arguments[1], "monotonic")
+        counter = builder.inttoptr(arguments[0], ir.IntType(64).as_pointer())
+        return builder.atomic_rmw("add", counter, ir.IntType(64)(1), "monotonic")
 
-    return types.uint64(types.int64, types.uint64), generate
+    return types.int64(types.int64), generate
 
 
 @intrinsic

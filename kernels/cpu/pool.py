@@ -127,7 +127,12 @@ class Task:
             else:
                 words.append(argument)
         block = (ctypes.c_int64 * len(words))(*words)
-        run(self.address, ctypes.addressof(block), min(torch.get_num_threads(), -(-count // chunk)))
+        run(self.address, ctypes.addressof(block), team_size(count, chunk))
+
+
+def team_size(count: int, chunk: int) -> int:
+    """How many threads a launch starts at most: no more than there are chunks."""
+    return min(torch.get_num_threads(), -(-count // chunk))
 
 
 def chunk_size(count: int, least: int, most: int) -> int:
