@@ -7,35 +7,85 @@
 Bytes: nnz * (width * itemsize + index + 4 position + 4 col_scale) read, R * width * itemsize written.
 
 A row of features is a few cache lines at a random address: the loop is bound by how many of them are on their way at
-once. So a cursor walks ahead of the sum, over the ends of rows, asks for each neighbour's lines and leaves its address and
-weight in a ring. Behind it rows are added four at a time, which saves three of four passes over the running sum. Asking and
-adding alternate every four rows: a core can only wait for so many lines at once, and while it cannot ask it should add.
-A long row is summed in segments whose sums are added up: more exact, and
-as on a GPU. Rows are added in the order of the edges, whatever their dtypes: a row's result does not depend on which of its
-neighbours are in the batch.
+once. It works on windows of up to WINDOW edges, in two steps that are each simple enough to keep the processor busy. First
+all edges of the window are located: address, dtype and weight of each neighbour's row go into a list. Then the rows are
+added up from the list, four at a time (which saves three of four passes over the running sum), while the lines of rows
+further down the list are asked for. Asking and adding alternate every four rows: a core can only wait for so many lines
+at once, and while it cannot ask it should add.
+
+A row longer than a window is summed window by window, and the windows' sums are added up: more exact, and as on a GPU.
+Rows are added in the order of the edges, whatever their dtypes: a result does not depend on which neighbours are in the
+batch.
 """
 
 import numpy as np
 import torch
+from numba import njit
 
 from .._hubs import HUB_SEGMENT
 from . import edges as e
-from .intrinsics import (
-    double_of_word,
-    f32_at,
-    load_f32,
-    load_i64,
-    next_ticket,
-    store_f32,
-    store_i64,
-)  # fmt: skip
+from .intrinsics import double_of_word, f32_at, load_f32, load_i32, load_i64, next_ticket, store_f32, store_i32, store_i64
 from .pool import Task
 from .rowtypes import FLOAT32, add_four_rows, add_row, code, row_bytes, store_row
 
 OUT, OUT_STRIDE, OUT_DTYPE, RESIDUAL, RESIDUAL_STRIDE, RESIDUAL_DTYPE, ALPHA = range(e.FIRST_OWN, e.FIRST_OWN + 7)
 
-RING = 64
-AHEAD_BYTES = 16384  # how far the cursor runs ahead: as much as the second-level cache takes in passing
+WINDOW = HUB_SEGMENT
+AHEAD_BYTES = 16384  # how far ahead rows are asked for: as much as the second-level cache takes in passing
+MOST_AHEAD = 48  # rows
+
+
+@njit(inline="always")
+def locate_edges(words, kept, addresses, weights, dtypes, n, k, k_end):
+    """Put the edges k..k_end into the list, from its place n on."""
+    while k < k_end:
+        e.scout(words, k)
+        address, dtype, weight = e.locate(words, kept, k)
+        store_i64(addresses + 8 * n, address)
+        store_f32(weights + 4 * n, weight)
+        store_i32(dtypes + 4 * n, np.int32(dtype))
+        n += 1
+        k += 1
+
+
+@njit
+def add_listed(total, addresses, weights, dtypes, n, n_end, ask_from, ask_end, x_dtype, x_bytes, history_bytes, width):
+    """Add the rows n..n_end of the list to total, and ask for as many rows further on, from ask_from, up to ask_end."""
+    while n < n_end:
+        taken = min(n_end - n, 4)
+        for m in range(ask_from, min(ask_from + taken, ask_end)):
+            dtype = load_i32(dtypes + 4 * m)
+            if dtype != e.SKIPPED:
+                e.prefetch_row(load_i64(addresses + 8 * m), x_bytes if dtype == x_dtype else history_bytes)
+        ask_from += taken
+        a, w, t = addresses + 8 * n, weights + 4 * n, dtypes + 4 * n
+        t0 = load_i32(t)
+        if taken == 4 and t0 != e.SKIPPED and t0 == load_i32(t + 4) and t0 == load_i32(t + 8) and t0 == load_i32(t + 12):
+            add_four_rows(
+                total, load_i64(a), load_i64(a + 8), load_i64(a + 16), load_i64(a + 24), t0, width,
+                load_f32(w), load_f32(w + 4), load_f32(w + 8), load_f32(w + 12),
+            )  # fmt: skip
+        else:
+            for m in range(taken):
+                if load_i32(t + 4 * m) != e.SKIPPED:
+                    add_row(total, load_i64(a + 8 * m), load_i32(t + 4 * m), width, load_f32(w + 4 * m))
+        n += taken
+
+
+@njit
+def ask(addresses, dtypes, count, x_dtype, x_bytes, history_bytes):
+    """Ask for the first rows of the list."""
+    for m in range(count):
+        dtype = load_i32(dtypes + 4 * m)
+        if dtype != e.SKIPPED:
+            e.prefetch_row(load_i64(addresses + 8 * m), x_bytes if dtype == x_dtype else history_bytes)
+
+
+@njit
+def clear(address, width):
+    row = f32_at(address)
+    for d in range(width):
+        row[d] = 0
 
 
 @Task
@@ -43,15 +93,17 @@ def spmm_task(block):
     words = e.source_tuple(block)
     rows, rowptr, width = words[e.ROWS], words[e.ROWPTR], words[e.WIDTH]
     scale, alpha = np.float32(double_of_word(words[e.SCALE])), np.float32(double_of_word(block[ALPHA]))
-    kept = np.float32(double_of_word(words[e.KEEP_SCALE]))
-    x_bytes = width * (4 if words[e.X_DTYPE] == FLOAT32 else 2)
+    kept, one = np.float32(double_of_word(words[e.KEEP_SCALE])), np.float32(1)
+    x_dtype = words[e.X_DTYPE]
+    x_bytes = width * (4 if x_dtype == FLOAT32 else 2)
     history_bytes = width * (4 if words[e.HISTORY_DTYPE] == FLOAT32 else 2)
-    ahead = max(4, min(RING - 4, AHEAD_BYTES // max(x_bytes, history_bytes)))
+    ahead = max(4, min(MOST_AHEAD, AHEAD_BYTES // max(x_bytes, history_bytes)))
 
-    scratch = np.empty(3 * RING + width + 1, np.int64)
+    scratch = np.empty(2 * WINDOW + width + 1, np.int64)
     addresses = scratch.ctypes.data
-    weights, dtypes, total = addresses + 8 * RING, addresses + 16 * RING, addresses + 24 * RING
-    grand, one = total + 4 * width, np.float32(1)
+    weights, dtypes = addresses + 8 * WINDOW, addresses + 12 * WINDOW
+    total = addresses + 16 * WINDOW
+    part = total + 4 * width
     total_row = f32_at(total)
 
     while True:
@@ -59,60 +111,43 @@ def spmm_task(block):
         if begin >= words[e.COUNT]:
             break
         end = min(begin + words[e.CHUNK], words[e.COUNT])
-        produced, consumed = 0, 0
-        cursor, k, k_end = begin - 1, 0, 0
+        i, located, listed = begin, begin, 0  # rows i..located are in the list, as its first ``listed`` entries
+        n = 0  # the next entry of the list to add
         for i in range(begin, end):
             g = load_i64(rows + 8 * i)
-            degree = load_i64(rowptr + 8 * g + 8) - load_i64(rowptr + 8 * g)
-            left = degree
-            for d in range(width):
-                total_row[d] = 0
-            while left > 0:
-                taken = min(left, 4)
-                while produced < consumed + taken + ahead:
-                    if k == k_end:
-                        if cursor + 1 >= end:
-                            break
-                        cursor += 1
-                        ahead_of = load_i64(rows + 8 * cursor)
-                        k, k_end = load_i64(rowptr + 8 * ahead_of), load_i64(rowptr + 8 * ahead_of + 8)
-                        continue
-                    e.scout(words, k)
-                    address, dtype, weight = e.locate(words, kept, k)
-                    if dtype != e.SKIPPED:
-                        e.prefetch_row(address, x_bytes if dtype == words[e.X_DTYPE] else history_bytes)
-                    slot = produced & (RING - 1)
-                    store_i64(addresses + 8 * slot, address)
-                    store_i64(dtypes + 8 * slot, dtype)
-                    store_f32(weights + 8 * slot, weight)
-                    produced += 1
-                    k += 1
-                j0, j1 = 8 * (consumed & (RING - 1)), 8 * ((consumed + 1) & (RING - 1))
-                j2, j3 = 8 * ((consumed + 2) & (RING - 1)), 8 * ((consumed + 3) & (RING - 1))
-                t0 = load_i64(dtypes + j0)
-                alike = t0 == load_i64(dtypes + j1) and t0 == load_i64(dtypes + j2) and t0 == load_i64(dtypes + j3)
-                if taken == 4 and alike and t0 != e.SKIPPED:
-                    add_four_rows(
-                        total, load_i64(addresses + j0), load_i64(addresses + j1), load_i64(addresses + j2),
-                        load_i64(addresses + j3), t0, width, load_f32(weights + j0), load_f32(weights + j1),
-                        load_f32(weights + j2), load_f32(weights + j3),
+            k, k_end = load_i64(rowptr + 8 * g), load_i64(rowptr + 8 * g + 8)
+            clear(total, width)
+            if i == located:
+                # A new window: as many whole rows as it holds.
+                n, listed = 0, 0
+                while located < end:
+                    ahead_of = load_i64(rows + 8 * located)
+                    a_begin, a_end = load_i64(rowptr + 8 * ahead_of), load_i64(rowptr + 8 * ahead_of + 8)
+                    if listed + a_end - a_begin > WINDOW:
+                        break
+                    locate_edges(words, kept, addresses, weights, dtypes, listed, a_begin, a_end)
+                    listed += a_end - a_begin
+                    located += 1
+                ask(addresses, dtypes, min(ahead, listed), x_dtype, x_bytes, history_bytes)
+            if i < located:
+                until = n + k_end - k
+                add_listed(
+                    total, addresses, weights, dtypes, n, until, n + ahead, listed, x_dtype, x_bytes, history_bytes, width
+                )  # fmt: skip
+                n = until
+            else:
+                # Not even this row alone: window by window.
+                while k < k_end:
+                    count = min(WINDOW, k_end - k)
+                    locate_edges(words, kept, addresses, weights, dtypes, 0, k, k + count)
+                    ask(addresses, dtypes, min(ahead, count), x_dtype, x_bytes, history_bytes)
+                    clear(part, width)
+                    add_listed(
+                        part, addresses, weights, dtypes, 0, count, ahead, count, x_dtype, x_bytes, history_bytes, width
                     )  # fmt: skip
-                else:
-                    for n in range(consumed, consumed + taken):
-                        j = 8 * (n & (RING - 1))
-                        if load_i64(dtypes + j) != e.SKIPPED:
-                            add_row(total, load_i64(addresses + j), load_i64(dtypes + j), width, load_f32(weights + j))
-                consumed += taken
-                left -= taken
-                if left > 0 and (degree - left) % HUB_SEGMENT == 0:
-                    if degree - left > HUB_SEGMENT:
-                        add_row(grand, total, FLOAT32, width, one)
-                    else:
-                        store_row(grand, FLOAT32, total, width)
-                    for d in range(width):
-                        total_row[d] = 0
-            if degree > HUB_SEGMENT:
-                add_row(total, grand, FLOAT32, width, one)
+                    add_row(total, part, FLOAT32, width, one)
+                    k += count
+                located += 1
             factor = scale
             if words[e.ROW_SCALE] != 0:
                 factor *= load_f32(words[e.ROW_SCALE] + 4 * g)
