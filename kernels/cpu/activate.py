@@ -20,15 +20,16 @@ from .rowtypes import FLOAT32, code, load_row, row_bytes, store_row
 (Y, Y_STRIDE, Y_DTYPE, H, H_STRIDE, H_DTYPE, HISTORY, HISTORY_STRIDE, HISTORY_DTYPE, HISTORY_ROWS) = range(11, 21)
 (
     GRAD_H, GRAD_H_STRIDE, GRAD_H_DTYPE, GRAD_Y, GRAD_Y_STRIDE, GRAD_Y_DTYPE,
-    SAVED, SAVED_STRIDE, SAVED_DTYPE, SAVED_IS_OUTPUT, SCALE_PARTS, SHIFT_PARTS,
-) = range(11, 23)  # fmt: skip
+    SAVED, SAVED_STRIDE, SAVED_DTYPE, SAVED_IS_OUTPUT, SCALE_PARTS, SHIFT_PARTS, SLOPE, OFFSET,
+) = range(11, 25)  # fmt: skip
 (PARTS, PARTS_COUNT, PARTS_WIDTH, PARTS_OUT) = range(3, 7)
+MOMENTS_H, MOMENTS_STRIDE, MOMENTS_DTYPE, MOMENTS_PARTS = range(4, 8)
 
 
 @njit(fastmath={"contract"})
 def normalise(target_address, source_address, scale_address, shift_address, floor, width):
-    """target = max(source * scale + shift, floor), scale and shift optional; target may be source. The floor is 0 for ReLU and
-    minus infinity without; written this way round, a NaN stays a NaN."""
+    """target = max(source * scale + shift, floor), scale and shift optional; target may be source. The floor is 0 for ReLU
+    and minus infinity without; written this way round, a NaN stays a NaN."""
     target, source, scale, shift = (
         f32_at(target_address),
         f32_at(source_address),
@@ -118,7 +119,7 @@ def mask_by_input(grad_address, h_address, scale_address, shift_address, width):
 
 @njit
 def mask_by_output(target_address, grad_address, y_address, factor, width):
-    """target = grad * factor, and 0 where y is: there the element was dropped or cut by ReLU, and neither passes a gradient."""
+    """target = grad * factor, and 0 where y is: there it was dropped or cut by ReLU, and neither passes a gradient."""
     target, grad, y = f32_at(target_address), f32_at(grad_address), f32_at(y_address)
     for d in range(width):
         target[d] = np.float32(0) if y[d] <= 0 else grad[d] * factor
@@ -145,6 +146,15 @@ def multiply(target_address, a_address, b_address, width):
         target[d] = a[d] * b[d]
 
 
+@njit(fastmath={"contract"})
+def multiply_and_correct(target_address, grad_address, scale_address, h_address, slope_address, offset_address, width):
+    """target = grad * scale + h * slope + offset: the gradient through a BatchNorm's scale, and through its moments."""
+    target, grad, scale = f32_at(target_address), f32_at(grad_address), f32_at(scale_address)
+    h, slope, offset = f32_at(h_address), f32_at(slope_address), f32_at(offset_address)
+    for d in range(width):
+        target[d] = grad[d] * scale[d] + (h[d] * slope[d] + offset[d])
+
+
 @Task
 def activate_backward_task(block):
     width, key, limit, relu = block[WIDTH], block[KEY], block[THRESHOLD], block[RELU]
@@ -152,7 +162,7 @@ def activate_backward_task(block):
     grad_h, grad_h_stride, grad_h_dtype = block[GRAD_H], block[GRAD_H_STRIDE], block[GRAD_H_DTYPE]
     grad_y, grad_y_stride, grad_y_dtype = block[GRAD_Y], block[GRAD_Y_STRIDE], block[GRAD_Y_DTYPE]
     saved, saved_stride, saved_dtype = block[SAVED], block[SAVED_STRIDE], block[SAVED_DTYPE]
-    scale_parts, shift_parts = block[SCALE_PARTS], block[SHIFT_PARTS]
+    scale_parts, shift_parts, slope, offset = block[SCALE_PARTS], block[SHIFT_PARTS], block[SLOPE], block[OFFSET]
     kept = np.float32(double_of_word(block[KEEP_SCALE]))
     by_output = block[SAVED_IS_OUTPUT] != 0
     scratch = np.empty(3 * width, np.float32)
@@ -186,9 +196,12 @@ def activate_backward_task(block):
                 add_to(shift_parts + 4 * width * ticket, grad, width)
             if grad_h != 0:
                 target = grad_h + i * grad_h_stride
-                if scale != 0:
-                    multiply(target if grad_h_dtype == FLOAT32 else grad, grad, scale, width)
-                if scale == 0 or grad_h_dtype != FLOAT32:
+                into = target if grad_h_dtype == FLOAT32 else grad
+                if slope != 0:
+                    multiply_and_correct(into, grad, scale, kept_row, slope, offset, width)
+                elif scale != 0:
+                    multiply(into, grad, scale, width)
+                if into == grad or (slope == 0 and scale == 0):
                     store_row(target, grad_h_dtype, grad, width)
     scratch[0] = 0
 
@@ -198,6 +211,40 @@ def sum_parts_task(block):
     """out = the sum of all parts, from the first to the last. There are few of them: one item of work, one thread."""
     for n in range(block[PARTS_COUNT]):
         add_to(block[PARTS_OUT], block[PARTS] + 4 * block[PARTS_WIDTH] * n, block[PARTS_WIDTH])
+
+
+@njit(fastmath={"contract"})
+def add_moments(first_address, second_address, source_address, pivot_address, width):
+    first, second = f32_at(first_address), f32_at(second_address)
+    source, pivot = f32_at(source_address), f32_at(pivot_address)
+    for d in range(width):
+        distance = source[d] - pivot[d]
+        first[d] += distance
+        second[d] += distance * distance
+
+
+@Task
+def moments_task(block):
+    """For each chunk of rows: the sums of (h - pivot) and of its square, per column. The pivot is the first row: it is about
+    as far from the mean as the values are, so the squares do not drown the variance."""
+    count, chunk, width = block[COUNT], block[CHUNK], block[WIDTH]
+    h, stride, dtype, parts = block[MOMENTS_H], block[MOMENTS_STRIDE], block[MOMENTS_DTYPE], block[MOMENTS_PARTS]
+    scratch = np.empty(2 * width, np.float32)
+    row, pivot = scratch.ctypes.data, scratch.ctypes.data + 4 * width
+    load_row(pivot, h, dtype, width)
+    while True:
+        ticket = next_ticket(block)
+        begin = ticket * chunk
+        if begin >= count:
+            break
+        part = parts + 8 * width * ticket
+        for i in range(begin, min(begin + chunk, count)):
+            source = h + i * stride
+            if dtype != FLOAT32:
+                load_row(row, source, dtype, width)
+                source = row
+            add_moments(part, part + 4 * width, source, pivot, width)
+    scratch[0] = 0
 
 
 def _common_words(
@@ -214,6 +261,12 @@ def _common_words(
     return [
         count, chunk, width, scale, shift, rows, int(relu), seed_key(seed), threshold(dropout), keep_scale(dropout),
     ]  # fmt: skip
+
+
+def _fixed_chunks(count: int) -> tuple[int, int]:
+    """(size, number) of chunks for sums over rows: by the number of rows alone."""
+    chunk = max(64, -(-count // 256))
+    return chunk, -(-count // chunk)
 
 
 def activate(
@@ -249,30 +302,51 @@ def activate_backward(
     scale: torch.Tensor | None,
     shift: torch.Tensor | None,
     rows: torch.Tensor | None,
+    slope: torch.Tensor | None = None,
+    offset: torch.Tensor | None = None,
     *,
     saved_is_output: bool,
     relu: bool,
     dropout: float,
     seed: int,
 ) -> None:
-    """Launch the backward pass. Column sums are taken per chunk and then over chunks in order; the size of a chunk depends
-    on the number of rows alone, so the sums do not depend on the number of threads."""
+    """Launch the backward pass; ``slope`` and ``offset`` add h * slope + offset to grad_h.
+
+    Column sums are taken per chunk and then over chunks in order; the size of a chunk depends on the number of rows alone,
+    so the sums do not depend on the number of threads.
+    """
     count, width = grad_y.shape
     for grad in (grad_scale, grad_shift):
         if grad is not None:
             grad.zero_()
     if grad_y.numel() == 0:
         return
-    chunk = max(64, -(-count // 256))
-    chunks = -(-count // chunk)
+    chunk, chunks = _fixed_chunks(count)
     scale_parts, shift_parts = (
         None if grad is None else torch.zeros(chunks, width, dtype=torch.float32) for grad in (grad_scale, grad_shift)
     )
     activate_backward_task.launch(
         *_common_words(count, chunk, width, scale, shift, rows, relu, dropout, seed),
         grad_h, row_bytes(grad_h), code(grad_h), grad_y, row_bytes(grad_y), code(grad_y),
-        saved, row_bytes(saved), code(saved), int(saved_is_output), scale_parts, shift_parts,
+        saved, row_bytes(saved), code(saved), int(saved_is_output), scale_parts, shift_parts, slope, offset,
     )  # fmt: skip
     for grad, parts in ((grad_scale, scale_parts), (grad_shift, shift_parts)):
         if grad is not None:
             sum_parts_task.launch(1, 1, parts, chunks, width, grad)
+
+
+def column_moments(mean: torch.Tensor, var: torch.Tensor, h: torch.Tensor) -> None:
+    """Launch: mean and var = the mean and the biased variance of h's columns, in one pass."""
+    count, width = h.shape
+    if h.numel() == 0:
+        mean.zero_()
+        var.zero_()
+        return
+    chunk, chunks = _fixed_chunks(count)
+    parts = torch.zeros(chunks, 2, width, dtype=torch.float32)
+    moments_task.launch(count, chunk, width, h, row_bytes(h), code(h), parts)
+    sums = torch.zeros(2, width, dtype=torch.float32)
+    sum_parts_task.launch(1, 1, parts, chunks, 2 * width, sums)
+    first, second = sums.double() / count
+    mean.copy_(h[0].double() + first)
+    var.copy_((second - first.square()).clamp(min=0))

@@ -4,10 +4,10 @@ Shapes, dtypes and values were checked by the caller (``rest_triton.ops``), whic
 launch is made on the device of the output, on its current stream.
 """
 
-from .activate import activate, activate_backward
+from .activate import activate, activate_backward, column_moments
 from .edge_grad import edge_grad
 from .halo import halo
 from .rows import gather_rows, scatter_rows
 from .spmm import spmm
 
-__all__ = ["activate", "activate_backward", "edge_grad", "gather_rows", "halo", "scatter_rows", "spmm"]
+__all__ = ["activate", "activate_backward", "column_moments", "edge_grad", "gather_rows", "halo", "scatter_rows", "spmm"]

@@ -21,7 +21,8 @@ _RUNTIME = [
 ]  # fmt: skip
 _POINTERS = [
     "y_ptr", "h_ptr", "scale_ptr", "shift_ptr", "rows_ptr", "history_ptr", "history_rows_ptr", "grad_h_ptr",
-    "grad_y_ptr", "saved_ptr", "partial_scale_ptr", "partial_shift_ptr", "sum_ptr", "partial_ptr",
+    "grad_y_ptr", "saved_ptr", "partial_scale_ptr", "partial_shift_ptr", "sum_ptr", "partial_ptr", "slope_ptr",
+    "offset_ptr",
 ]  # fmt: skip
 
 
@@ -72,7 +73,8 @@ def activate_kernel(
 
 @triton.jit(do_not_specialize=_RUNTIME, do_not_specialize_on_alignment=_POINTERS)
 def activate_backward_kernel(
-    grad_h_ptr, partial_scale_ptr, partial_shift_ptr, grad_y_ptr, saved_ptr, scale_ptr, shift_ptr, rows_ptr,
+    grad_h_ptr, partial_scale_ptr, partial_shift_ptr, grad_y_ptr, saved_ptr, scale_ptr, shift_ptr,
+    slope_ptr, offset_ptr, rows_ptr,
     stride_grad_h: tl.int32, stride_grad_y: tl.int32, stride_saved: tl.int32, count: tl.int32,
     key: tl.int64, threshold: tl.int32, keep_scale: tl.float32,
     SAVED_IS_OUTPUT: tl.constexpr, RELU: tl.constexpr, DROPOUT: tl.constexpr, VECTOR: tl.constexpr,
@@ -85,6 +87,9 @@ def activate_backward_kernel(
         b_scale = _vector(scale_ptr, o_d, m_d)
     if shift_ptr is not None:
         b_shift = _vector(shift_ptr, o_d, m_d)
+    if slope_ptr is not None:
+        b_slope = _vector(slope_ptr, o_d, m_d)
+        b_offset = _vector(offset_ptr, o_d, m_d)
     b_sum_scale = tl.zeros([BLOCK_R, BLOCK_D], tl.float32)
     b_sum_shift = tl.zeros([BLOCK_R, BLOCK_D], tl.float32)
     for first in range(tl.program_id(0) * BLOCK_R, count, tl.num_programs(0) * BLOCK_R):
@@ -116,6 +121,8 @@ def activate_backward_kernel(
             b_dh = b_dz
             if scale_ptr is not None:
                 b_dh = b_dz * b_scale
+            if slope_ptr is not None:
+                b_dh += b_saved * b_slope + b_offset
             p_grad_h = row_pointers(grad_h_ptr, o_r, stride_grad_h, o_d, VECTOR)
             tl.store(p_grad_h, round_to(b_dh, grad_h_ptr), mask=m)
     o_partial = tl.program_id(0) * D + o_d
@@ -194,6 +201,8 @@ def activate_backward(
     scale: Tensor | None,
     shift: Tensor | None,
     rows: Tensor | None,
+    slope: Tensor | None = None,
+    offset: Tensor | None = None,
     *,
     saved_is_output: bool,
     relu: bool,
@@ -202,7 +211,8 @@ def activate_backward(
 ) -> None:
     """Writes the gradients that are not None.
 
-    ``saved`` is y where ``saved_is_output`` (scale then has no gradient), else h; None if neither is needed.
+    ``saved`` is y where ``saved_is_output`` (scale then has no gradient), else h; None if neither is needed. ``slope`` and
+    ``offset`` add h * slope + offset to grad_h: what flows through the moments of a BatchNorm.
     """
     count, width = grad_y.shape
     if grad_y.numel() == 0:
@@ -231,6 +241,8 @@ def activate_backward(
         saved_ptr=saved,
         scale_ptr=scale,
         shift_ptr=shift,
+        slope_ptr=slope,
+        offset_ptr=offset,
         rows_ptr=rows if dropout > 0 and not (saved_is_output and relu) else None,
         stride_grad_h=0 if grad_h is None else grad_h.stride(0),
         stride_grad_y=grad_y.stride(0),
@@ -253,3 +265,13 @@ def activate_backward(
                 column_sum_kernel, grid, settings, grad.device,
                 sum_ptr=grad, partial_ptr=partial, partials=programs, D=width,
             )  # fmt: skip
+
+
+def column_moments(mean: Tensor, var: Tensor, h: Tensor) -> None:
+    """mean and var = the mean and the biased variance of h's columns; torch's own reduction is fast on a GPU."""
+    if h.shape[0] == 0:
+        mean.zero_()
+        var.zero_()
+    else:
+        for target, value in zip((var, mean), torch.var_mean(h.float(), 0, correction=0), strict=True):
+            target.copy_(value)

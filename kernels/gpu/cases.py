@@ -202,6 +202,8 @@ def _backward(h: str, y: str, width: int, from_input: bool, affine: bool, dropou
         vector,
         vector,
         _ints(ROWS),
+        vector if from_input else None,
+        vector if from_input else None,
         saved_is_output=not from_input,
         relu=relu,
         dropout=dropout,

@@ -6,7 +6,7 @@ Tensors in ordinary memory are handled by the Numba kernels, tensors on a GPU by
 ``with use_backend("torch"):`` both by the definitions.
 """
 
-from .activate import activate, activate_definition
+from .activate import activate, activate_definition, column_moments, column_moments_definition
 from .adjacency import Adjacency
 from .backend import debug, use_backend
 from .halo import halo, halo_definition
@@ -17,6 +17,8 @@ __all__ = [
     "Adjacency",
     "activate",
     "activate_definition",
+    "column_moments",
+    "column_moments_definition",
     "debug",
     "gather_rows",
     "gather_rows_definition",

@@ -23,10 +23,18 @@ def activate_definition(
     rows: Tensor | None = None,
     history: Tensor | None = None,
     history_rows: Tensor | None = None,
+    moments: tuple[Tensor, Tensor] | None = None,
 ) -> Tensor:
     """What :func:`activate` means, in plain torch. Also takes float64."""
     rows = torch.arange(len(h), device=h.device) if rows is None else rows
     a = h.to(torch.promote_types(torch.float32, h.dtype))
+    if moments is not None and scale is not None and shift is not None and len(h) > 0:
+        # Both have the values that were passed, and the gradients of h's own moments.
+        mean, var = moments
+        own_mean, own_var = a.mean(0), a.var(0, correction=0)
+        own_mean, own_var = mean + (own_mean - own_mean.detach()), var + (own_var - own_var.detach())
+        own_scale = scale * (var / own_var).sqrt()
+        shift, scale = shift + scale * mean - own_scale * own_mean, own_scale
     if scale is not None:
         a = a * scale
     if shift is not None:
@@ -53,6 +61,7 @@ def activate(
     rows: Tensor | None = None,
     history: Tensor | None = None,
     history_rows: Tensor | None = None,
+    moments: tuple[Tensor, Tensor] | None = None,
 ) -> Tensor:
     r"""What follows a linear layer, in one pass forward and one pass backward.
 
@@ -68,14 +77,19 @@ def activate(
         rows: int64[R], the nodes' global ids. Default: 0..R.
         history: [H, D] table that gets the values before dropout, in its own dtype; not differentiated.
         history_rows: int64[R], distinct, the rows of it that are written. Default: ``rows``.
+        moments: (mean, variance + eps), float32[D] each, if scale and shift were made from the moments of this h: the
+            gradient of h then also flows through them, as in a BatchNorm that is training. Two passes backward.
 
     Returns: [R, D] in h's dtype. For backward, h is kept if scale needs a gradient, else the result; never a mask.
 
     Example::
 
-        y = activate(lin(z), scale, shift, dropout=0.5, seed=step, rows=batch, history=table)
+        mean, var = column_moments(h := lin(z))
+        scale = norm.weight * torch.rsqrt(var + norm.eps)
+        y = activate(h, scale, norm.bias - mean * scale, moments=(mean, var + norm.eps), dropout=0.5, seed=step,
+                     rows=batch, history=table)
     """
-    _check_arguments(h, scale, shift, dropout, rows, history, history_rows)
+    _check_arguments(h, scale, shift, dropout, rows, history, history_rows, moments)
     if backend.runs_definition():
         return activate_definition(
             h,
@@ -87,10 +101,12 @@ def activate(
             rows=rows,
             history=history,
             history_rows=history_rows,
+            moments=moments,
         )
     if history is not None and history_rows is None:
         history_rows = torch.arange(h.shape[0], device=h.device) if rows is None else rows
-    return _activate(h, scale, shift, rows, history, history_rows, relu, dropout, seed)
+    mean, var = (None, None) if moments is None else moments
+    return _activate(h, scale, shift, rows, history, history_rows, mean, var, relu, dropout, seed)
 
 
 def _check_arguments(
@@ -101,12 +117,20 @@ def _check_arguments(
     rows: Tensor | None,
     history: Tensor | None,
     history_rows: Tensor | None,
+    moments: tuple[Tensor, Tensor] | None,
 ) -> None:
     definition = backend.runs_definition()
     floats = (*check.ROW_DTYPES, torch.float64) if definition else check.ROW_DTYPES
     check.tensor("h", h, floats, 2)
     check.probability("dropout", dropout)
-    for name, value in (("scale", scale), ("shift", shift)):
+    vectors = {"scale": scale, "shift": shift}
+    if moments is not None:
+        if scale is None or shift is None:
+            raise ValueError("moments are given without scale and shift; they say where those two came from, pass both")
+        vectors |= {"moments[0]": moments[0], "moments[1]": moments[1]}
+        for name in ("moments[0]", "moments[1]"):
+            check.no_gradient(name, vectors[name], "the gradient through moments is computed by the op")
+    for name, value in vectors.items():
         if value is not None:
             check.tensor(name, value, (torch.float32, torch.float64) if definition else (torch.float32,), 1)
             check.size(name, value, 0, h.shape[1], "one per feature of h")
@@ -135,7 +159,7 @@ def _check_arguments(
 
 def _activate_kernel(
     h: Tensor, scale: Tensor | None, shift: Tensor | None, rows: Tensor | None, history: Tensor | None,
-    history_rows: Tensor | None, relu: bool, dropout: float, seed: int,
+    history_rows: Tensor | None, mean: Tensor | None, var: Tensor | None, relu: bool, dropout: float, seed: int,
 ) -> Tensor:  # fmt: skip
     h = row_major(h)  # type: ignore[assignment]
     if history is not None and history.stride(1) != 1 and history.shape[1] > 1:
@@ -153,27 +177,39 @@ def _activate_fake(h: Tensor, *args: Any) -> Tensor:
 
 def _backward_kernel(
     grad_y: Tensor, saved: Tensor | None, scale: Tensor | None, shift: Tensor | None, rows: Tensor | None,
-    saved_is_output: bool, relu: bool, dropout: float, seed: int, need_scale: bool, need_shift: bool, dtype: torch.dtype,
+    mean: Tensor | None, var: Tensor | None, saved_is_output: bool, relu: bool, dropout: float, seed: int,
+    need_scale: bool, need_shift: bool, dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     count, width = grad_y.shape
+    need_scale, need_shift = need_scale or mean is not None, need_shift or mean is not None
     grad_h = new_rows(count, width, dtype, grad_y.device)
     grad_scale = torch.empty(width if need_scale else 0, dtype=torch.float32, device=grad_y.device)
     grad_shift = torch.empty(width if need_shift else 0, dtype=torch.float32, device=grad_y.device)
-    backend.kernels(grad_y.device).activate_backward(
-        grad_h, grad_scale if need_scale else None, grad_shift if need_shift else None, row_major(grad_y),
-        row_major(saved), _dense(scale), _dense(shift), rows,
-        saved_is_output=saved_is_output, relu=relu, dropout=dropout, seed=seed,
-    )  # fmt: skip
+    inputs = row_major(grad_y), row_major(saved), _dense(scale), _dense(shift), rows
+    options = dict(saved_is_output=saved_is_output, relu=relu, dropout=dropout, seed=seed)
+    run = backend.kernels(grad_y.device).activate_backward
+    sums = grad_scale if need_scale else None, grad_shift if need_shift else None
+    if mean is None or var is None or scale is None:
+        run(grad_h, *sums, *inputs, **options)
+    else:
+        # The moments belong to all rows: their gradients must be known before the first row's can be written.
+        run(None, *sums, *inputs, **options)
+        grad_mean = -scale * grad_shift
+        grad_var = -0.5 * scale / var * (grad_scale - mean * grad_shift)
+        slope = 2 / max(count, 1) * grad_var
+        run(grad_h, None, None, *inputs, slope, grad_mean / max(count, 1) - slope * mean, **options)
     return grad_h, grad_scale, grad_shift
 
 
 def _backward_fake(
     grad_y: Tensor, saved: Tensor | None, scale: Tensor | None, shift: Tensor | None, rows: Tensor | None,
-    saved_is_output: bool, relu: bool, dropout: float, seed: int, need_scale: bool, need_shift: bool, dtype: torch.dtype,
+    mean: Tensor | None, var: Tensor | None, saved_is_output: bool, relu: bool, dropout: float, seed: int,
+    need_scale: bool, need_shift: bool, dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     width = grad_y.shape[1]
     grad_h = torch.empty(grad_y.shape, dtype=dtype, device=grad_y.device)
-    scale_size, shift_size = width if need_scale else 0, width if need_shift else 0
+    scale_size = width if need_scale or mean is not None else 0
+    shift_size = width if need_shift or mean is not None else 0
     return grad_h, grad_h.new_empty(scale_size, dtype=torch.float32), grad_h.new_empty(shift_size, dtype=torch.float32)
 
 
@@ -182,14 +218,15 @@ def _dense(vector: Tensor | None) -> Tensor | None:
 
 
 _activate = define(
-    "activate(Tensor h, Tensor? scale, Tensor? shift, Tensor? rows, Tensor(a!)? history, Tensor? history_rows, bool relu, "
-    "float dropout, SymInt seed) -> Tensor",
+    "activate(Tensor h, Tensor? scale, Tensor? shift, Tensor? rows, Tensor(a!)? history, Tensor? history_rows, "
+    "Tensor? mean, Tensor? var, bool relu, float dropout, SymInt seed) -> Tensor",
     _activate_kernel,
     _activate_fake,
 )
 _activate_backward = define(
-    "activate_backward(Tensor grad_y, Tensor? saved, Tensor? scale, Tensor? shift, Tensor? rows, bool saved_is_output, "
-    "bool relu, float dropout, SymInt seed, bool need_scale, bool need_shift, ScalarType dtype) -> (Tensor, Tensor, Tensor)",
+    "activate_backward(Tensor grad_y, Tensor? saved, Tensor? scale, Tensor? shift, Tensor? rows, Tensor? mean, Tensor? var, "
+    "bool saved_is_output, bool relu, float dropout, SymInt seed, bool need_scale, bool need_shift, "
+    "ScalarType dtype) -> (Tensor, Tensor, Tensor)",
     _backward_kernel,
     _backward_fake,
 )
@@ -199,28 +236,29 @@ class _Activate(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, redispatch: Callable[..., Tensor], h: Tensor, scale: Tensor | None, shift: Tensor | None,
-        rows: Tensor | None, history: Tensor | None, history_rows: Tensor | None, relu: bool, dropout: float, seed: int,
+        rows: Tensor | None, history: Tensor | None, history_rows: Tensor | None, mean: Tensor | None, var: Tensor | None,
+        relu: bool, dropout: float, seed: int,
     ) -> Tensor:  # fmt: skip
-        y = redispatch(h, scale, shift, rows, history, history_rows, relu, dropout, seed)
-        # The gradient of scale needs h. Otherwise the result is enough, and it is mostly alive anyway: it is positive just
-        # where ReLU and dropout let the gradient pass.
-        by_output = not ctx.needs_input_grad[2]
+        y = redispatch(h, scale, shift, rows, history, history_rows, mean, var, relu, dropout, seed)
+        # The gradients of scale and through moments need h. Otherwise the result is enough, and it is mostly alive anyway:
+        # it is positive just where ReLU and dropout let the gradient pass.
+        by_output = not ctx.needs_input_grad[2] and mean is None
         saved = None if by_output and not relu else y if by_output else h
-        ctx.save_for_backward(saved, scale, shift, rows)
+        ctx.save_for_backward(saved, scale, shift, rows, mean, var)
         ctx.options = by_output, relu, dropout, seed
         ctx.dtype = h.dtype
         return y
 
     @staticmethod
     def backward(ctx: Any, grad_y: Tensor) -> tuple:
-        saved, scale, shift, rows = ctx.saved_tensors
+        saved, scale, shift, rows, mean, var = ctx.saved_tensors
         needs_scale, needs_shift = ctx.needs_input_grad[2:4]
         grad_h, grad_scale, grad_shift = _activate_backward(
-            grad_y, saved, scale, shift, rows, *ctx.options, needs_scale, needs_shift, ctx.dtype
+            grad_y, saved, scale, shift, rows, mean, var, *ctx.options, needs_scale, needs_shift, ctx.dtype
         )
         return (
             None, grad_h if ctx.needs_input_grad[1] else None, grad_scale if needs_scale else None,
-            grad_shift if needs_shift else None, *[None] * 6,
+            grad_shift if needs_shift else None, *[None] * 8,
         )  # fmt: skip
 
 
@@ -231,3 +269,41 @@ def _autograd(redispatch: Callable[..., Tensor], *args: Any) -> Tensor:
 
 
 mutate(_activate, _autograd)
+
+
+def column_moments_definition(h: Tensor) -> tuple[Tensor, Tensor]:
+    """What :func:`column_moments` means, in plain torch."""
+    if h.shape[0] == 0:
+        zeros = torch.zeros(h.shape[1], device=h.device)
+        return zeros, zeros.clone()
+    var, mean = torch.var_mean(h.detach().to(torch.promote_types(torch.float32, h.dtype)), 0, correction=0)
+    return mean, var
+
+
+def column_moments(h: Tensor) -> tuple[Tensor, Tensor]:
+    """(mean, biased variance) of h's columns in one pass, float32[D] each, as a BatchNorm that is training needs them.
+
+    They are constants to autograd: pass them to :func:`activate` as ``moments``, whose backward accounts for them.
+
+    Args:
+        h: [R, D] float32, bfloat16 or float16. Without rows, both are zero.
+    """
+    check.tensor("h", h, (*check.ROW_DTYPES, torch.float64) if backend.runs_definition() else check.ROW_DTYPES, 2)
+    if backend.runs_definition():
+        return column_moments_definition(h)
+    return _moments(h)
+
+
+def _moments_kernel(h: Tensor) -> tuple[Tensor, Tensor]:
+    mean, var = (torch.empty(h.shape[1], dtype=torch.float32, device=h.device) for _ in range(2))
+    backend.kernels(h.device).column_moments(mean, var, row_major(h))
+    return mean, var
+
+
+def _moments_fake(h: Tensor) -> tuple[Tensor, Tensor]:
+    mean, var = (torch.empty(h.shape[1], dtype=torch.float32, device=h.device) for _ in range(2))
+    return mean, var
+
+
+_moments = define("column_moments(Tensor h) -> (Tensor, Tensor)", _moments_kernel, _moments_fake)
+mutate(_moments, lambda redispatch, *args: redispatch(*args))

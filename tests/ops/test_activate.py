@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rest_triton.ops import activate, use_backend
+from rest_triton.ops import activate, column_moments, use_backend
 
 from .budget import assert_within_budget
 
@@ -29,6 +29,7 @@ class Case:
     history: torch.dtype | None = F32
     own_history_rows: bool = False
     strided: bool = False
+    moments: bool = False  # scale and shift come from h's own mean and variance
 
 
 PLAIN = Case()
@@ -53,6 +54,13 @@ CASES |= {
     "own-history-rows": replace(PLAIN, own_history_rows=True, dropout=0.5),
     "dropout-all": replace(PLAIN, dropout=1.0),
     "strided": replace(PLAIN, strided=True, dropout=0.5),
+    "moments": replace(PLAIN, moments=True, dropout=0.5),
+    "moments-width-47": replace(PLAIN, moments=True, width=47, history=None),
+    "moments-no-relu": replace(PLAIN, moments=True, relu=False),
+    "moments-frozen": replace(PLAIN, moments=True, learn=False),
+    "moments-bfloat16": replace(PLAIN, moments=True, h=BF16, dropout=0.5),
+    "moments-strided": replace(PLAIN, moments=True, strided=True),
+    "moments-zero-rows": replace(PLAIN, moments=True, count=0),
     "nothing": replace(PLAIN, scale=False, shift=False, relu=False, history=None),
 }
 
@@ -73,9 +81,15 @@ def run(case: Case, precision: torch.dtype | None, device: torch.device) -> dict
     shift_in = ready(shift, case.learn) if case.shift else None
     rows, other = (torch.randperm(TABLE, generator=g)[: case.count].to(device) for _ in range(2))
     table = None if case.history is None else ready(torch.full((TABLE, case.width), 7.0).to(case.history))
+    moments, scale_of, shift_of = None, scale_in, shift_in
+    if case.moments and scale_in is not None and shift_in is not None:
+        mean, var = column_moments(h)
+        moments = mean, var + 1e-5
+        scale_of = scale_in * torch.rsqrt(moments[1])
+        shift_of = shift_in - mean * scale_of
     y = activate(
-        h, scale_in, shift_in, relu=case.relu, dropout=case.dropout, seed=5, rows=rows if case.rows else None,
-        history=table, history_rows=other if case.own_history_rows else None,
+        h, scale_of, shift_of, relu=case.relu, dropout=case.dropout, seed=5, rows=rows if case.rows else None,
+        history=table, history_rows=other if case.own_history_rows else None, moments=moments,
     )  # fmt: skip
     results = {"y": y} | ({} if table is None else {"history": table})
     leaves = {"h": h} | {n: t for n, t in (("scale", scale_in), ("shift", shift_in)) if t is not None and t.requires_grad}
@@ -105,6 +119,35 @@ def test_definition_is_torch_batch_norm_and_relu() -> None:
     with use_backend("torch"):
         y = activate(h, scale, norm.bias - mean * scale)
     torch.testing.assert_close(y, norm(h).relu())
+
+
+def test_moments_are_torch_batch_norm_in_training() -> None:
+    """Values, gradients of h, weight and bias: a BatchNorm1d in training mode, by torch itself."""
+    h = torch.randn(50, 7, dtype=torch.float64, requires_grad=True)
+    norm = torch.nn.BatchNorm1d(7, dtype=torch.float64)
+    torch.nn.init.normal_(norm.weight)
+    torch.nn.init.normal_(norm.bias)
+    inputs, grad = (h, norm.weight, norm.bias), torch.randn(50, 7, dtype=torch.float64)
+    with use_backend("torch"):
+        mean, var = column_moments(h)
+        scale = norm.weight * torch.rsqrt(var + norm.eps)
+        y = activate(h, scale, norm.bias - mean * scale, moments=(mean, var + norm.eps))
+    expected = norm(h).relu()
+    torch.testing.assert_close(y, expected)
+    for got, want in zip(torch.autograd.grad(y, inputs, grad), torch.autograd.grad(expected, inputs, grad), strict=True):
+        torch.testing.assert_close(got, want)
+
+
+@pytest.mark.parametrize("offset", [0.0, 1000.0])
+@pytest.mark.parametrize("dtype", [F32, BF16])
+def test_column_moments(dtype: torch.dtype, offset: float, place: torch.device) -> None:
+    """Also far from zero, where a sum of squares would lose the variance."""
+    h = (torch.randn(700, 9) + offset).to(dtype)
+    mean, var = column_moments(h.to(place))
+    true_var, true_mean = torch.var_mean(h.double(), 0, correction=0)
+    torch.testing.assert_close(mean.cpu().double(), true_mean, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(var.cpu().double(), true_var, rtol=1e-4, atol=1e-6)
+    assert not column_moments(h.to(place).requires_grad_())[0].requires_grad
 
 
 def test_gradcheck_of_the_definition() -> None:

@@ -70,6 +70,8 @@ BAD: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "history-width": (lambda: activate(X, history=TABLE[:, :2]), ValueError, r"history has shape \[40, 2\]"),
     "history-small": (lambda: activate(X, history=TABLE[:5]), ValueError, "history has 5 rows and h has 10; say which"),
     "history-strided": (lambda: activate(X, history=torch.ones(N, 8)[:, ::2]), ValueError, "rows must be contiguous to be written"),
+    "moments-alone": (lambda: activate(X, moments=(X[0], X[0])), ValueError, "moments are given without scale and shift"),
+    "moments-width": (lambda: activate(X, X[0], X[0], moments=(X[0, :2], X[0])), ValueError, r"moments\[0\] has shape \[2\]"),
     "gather-index": (lambda: gather_rows(TABLE, ROWS.int()), TypeError, "index is int32"),
     "gather-dtype": (lambda: gather_rows(TABLE, ROWS, dtype=torch.float64), TypeError, "dtype is torch.float64"),
     "scatter-size": (lambda: scatter_rows(TABLE, ROWS, X[:5]), ValueError, r"src has shape \[5, 4\]; dimension 0 must be 10"),

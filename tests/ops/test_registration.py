@@ -43,7 +43,7 @@ def spmm_arguments(x_grad: bool, weights: bool) -> tuple:
 def activate_arguments(grad: bool) -> tuple:
     rows = torch.randperm(40)[:6]
     h, scale, shift = (t.requires_grad_(grad) for t in (torch.randn(6, 5), torch.rand(5), torch.rand(5)))
-    return h, scale, shift, rows, torch.zeros(40, 5), rows, True, 0.5, 3
+    return h, scale, shift, rows, torch.zeros(40, 5), rows, None, None, True, 0.5, 3
 
 
 SAMPLES: dict[str, Callable[[], tuple[Any, tuple]]] = {
@@ -56,11 +56,26 @@ SAMPLES: dict[str, Callable[[], tuple[Any, tuple]]] = {
     ),
     "activate": lambda: (OPS.activate, activate_arguments(False)),
     "activate-grad": lambda: (OPS.activate, activate_arguments(True)),
-    "activate-plain": lambda: (OPS.activate, (torch.randn(6, 5, requires_grad=True), *[None] * 5, True, 0.0, 0)),
+    "activate-plain": lambda: (OPS.activate, (torch.randn(6, 5, requires_grad=True), *[None] * 7, True, 0.0, 0)),
     "activate-backward": lambda: (
         OPS.activate_backward,
-        (torch.randn(6, 5), torch.randn(6, 5), torch.rand(5), None, None, False, True, 0.5, 3, True, False, torch.float32),
+        (torch.randn(6, 5), torch.randn(6, 5), torch.rand(5), *[None] * 4, False, True, 0.5, 3, True, False, torch.float32),
     ),
+    "activate-moments": lambda: (
+        OPS.activate,
+        (
+            *(t.requires_grad_() for t in (torch.randn(6, 5), torch.rand(5), torch.rand(5))),
+            None,
+            None,
+            None,
+            torch.rand(5),
+            torch.rand(5) + 1,
+            True,
+            0.5,
+            3,
+        ),
+    ),
+    "moments": lambda: (OPS.column_moments, (torch.randn(6, 5),)),
     "gather": lambda: (OPS.gather_rows, (torch.randn(9, 5), torch.tensor([3, 1]), torch.bfloat16)),
     "gather-grad": lambda: (
         OPS.gather_rows,
@@ -84,7 +99,8 @@ def test_opcheck(name: str) -> None:
 def test_every_op_has_kernels_for_cpu_and_gpu() -> None:
     names = {n.split("::")[1] for n in torch._C._dispatch_get_all_op_names() if n.startswith("rest_triton::")}
     assert names == {
-        "history_spmm", "history_spmm_edge_grad", "activate", "activate_backward", "gather_rows", "scatter_rows", "halo",
+        "history_spmm", "history_spmm_edge_grad", "activate", "activate_backward", "column_moments", "gather_rows",
+        "scatter_rows", "halo",
     }  # fmt: skip
     for name in names:
         for key in ("CPU", "CUDA", "Meta"):
@@ -158,7 +174,7 @@ def test_table_in_host_memory_beside_a_gpu_runs_on_the_gpu() -> None:
         )  # fmt: skip
         assert out.device.type == "cuda" and out.shape == (7, 8)
         h = torch.empty(7, 8, device="cuda")
-        assert OPS.activate(h, None, None, None, table, index, True, 0.0, 0).device.type == "cuda"
+        assert OPS.activate(h, None, None, None, table, index, None, None, True, 0.0, 0).device.type == "cuda"
 
 
 def test_dispatcher_prefers_the_gpu() -> None:
