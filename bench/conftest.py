@@ -7,12 +7,24 @@ from pathlib import Path
 import pytest
 import torch
 
+from rest_triton.malloc import keep_freed_memory
+
 from .measure import Report
 
 _REPORT = pytest.StashKey[Report]()
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--keep-freed-memory",
+        action="store_true",
+        help="benchmark with malloc set as the command lines set it, for all sides",
+    )
+
+
 def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--keep-freed-memory"):
+        keep_freed_memory()
     config.stash[_REPORT] = Report()
 
 
@@ -59,6 +71,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     if lines:
         terminalreporter.section("against the alternatives (best of interleaved rounds)")
         terminalreporter.write_line(machine())
+        kept = config.getoption("--keep-freed-memory")
+        terminalreporter.write_line(f"malloc: {'freed memory kept, for all sides' if kept else 'as it comes'}")
         if config.getoption("benchmark_disable"):
             terminalreporter.write_line("tiny shapes: this only shows that the benchmarks run, the times mean nothing")
         for line in lines:

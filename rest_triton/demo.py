@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .malloc import keep_freed_memory
 from .ops import Adjacency, activate, halo, history_spmm, use_backend
 
 CLASSES, CLUSTERS, PER_BATCH, WIDTH, LAYERS = 10, 100, 10, 128, 3
@@ -145,6 +146,7 @@ def main() -> None:
         parser.error(f"--nodes is {options.nodes}; {CLUSTERS} clusters need at least {10 * CLUSTERS} nodes")
     if options.epochs < 1:
         parser.error(f"--epochs is {options.epochs}; train for at least 1")
+    keep_freed_memory()
     torch.manual_seed(0)
     adj, features, labels = make_graph(options.nodes)
     print(

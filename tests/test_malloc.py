@@ -1,0 +1,29 @@
+"""Kept memory: the page faults of a training loop go away, in a process of its own."""
+
+import subprocess
+import sys
+
+import pytest
+
+LOOP = """
+import resource, sys, torch
+from rest_triton.malloc import keep_freed_memory
+if sys.argv[1] == "keep":
+    assert keep_freed_memory()
+def faults():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for n in range(60):
+    if n == 30:  # the heap has grown to what the loop needs
+        before = faults()
+    torch.ones(10_000_000)
+print(faults() - before)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc's switches")
+def test_kept_memory_is_not_faulted_in_again() -> None:
+    faults = {
+        mode: int(subprocess.run([sys.executable, "-c", LOOP, mode], check=True, capture_output=True, text=True).stdout)
+        for mode in ("default", "keep")
+    }
+    assert faults["keep"] < faults["default"] / 20, faults
