@@ -6,6 +6,8 @@ without looking before it writes: in shared ones the threads would spend their t
 Bytes: index bytes per edge of the rows, N / 4 per thread for the bitmaps, 8 per halo node.
 """
 
+import ctypes
+
 import numpy as np
 import torch
 
@@ -24,10 +26,10 @@ from .pool import Task, chunk_size, team_size
 
 COUNT, CHUNK, BITMAPS, WORDS = 1, 2, 3, 4
 ROWPTR, COL, COL_WIDE, ROWS, NEXT_BITMAP = range(5, 10)
-BITMAP_COUNT, STARTS = 5, 6
-EMIT_STARTS, OUT = 5, 6
+BITMAP_COUNT, COUNTS = 5, 6
+OUT = 5
 
-WORDS_PER_CHUNK = 512
+WORDS_PER_CHUNK = 512  # at least
 BITMAP_BYTES = 64 << 20  # for all threads together; fewer threads mark where that does not suffice
 
 
@@ -62,8 +64,8 @@ def mark_task(block):
 
 @Task
 def merge_task(block):
-    """bitmaps[0, 0] = the halo; starts[c + 1] = how many of it are in chunk c."""
-    words, chunk, bitmaps, starts = block[COUNT], block[CHUNK], block[BITMAPS], block[STARTS]
+    """bitmaps[0, 0] = the halo; counts[c] = how many of it are in chunk c."""
+    words, chunk, bitmaps, counts = block[COUNT], block[CHUNK], block[BITMAPS], block[COUNTS]
     while True:
         ticket = next_ticket(block)
         begin = ticket * chunk
@@ -77,18 +79,20 @@ def merge_task(block):
                 seen |= load_u64(bitmaps + 16 * words * b + 8 * words + 8 * w)
             store_u64(bitmaps + 8 * w, seen & ~inside)
             count += popcount(seen & ~inside)
-        store_i64(starts + 8 * (ticket + 1), count)
+        store_i64(counts + 8 * ticket, count)
 
 
 @Task
 def emit_task(block):
-    words, chunk, bitmaps = block[COUNT], block[CHUNK], block[BITMAPS]
+    words, chunk, bitmaps, counts = block[COUNT], block[CHUNK], block[BITMAPS], block[COUNTS]
     while True:
         ticket = next_ticket(block)
         begin = ticket * chunk
         if begin >= words:
             break
-        at = block[OUT] + 8 * load_i64(block[EMIT_STARTS] + 8 * ticket)
+        at = block[OUT]
+        for c in range(ticket):  # there are 1024 chunks at most
+            at += 8 * load_i64(counts + 8 * c)
         for w in range(begin, min(begin + chunk, words)):
             left = load_u64(bitmaps + 8 * w)
             while left != 0:
@@ -104,12 +108,17 @@ def halo(rowptr: torch.Tensor, col: torch.Tensor, rows: torch.Tensor) -> torch.T
         return torch.empty(0, dtype=torch.int64)
     at_once = max(1, BITMAP_BYTES // (16 * words))
     chunk = max(chunk_size(count, 64, 1024), -(-count // at_once))
-    bitmaps = torch.zeros(team_size(count, chunk), 2, words, dtype=torch.int64)
-    wide, next_bitmap = int(col.dtype == torch.int64), torch.zeros(1, dtype=torch.int64)
-    mark_task.launch(count, chunk, bitmaps, words, rowptr, col, wide, rows, next_bitmap)
-    starts = torch.zeros(-(-words // WORDS_PER_CHUNK) + 1, dtype=torch.int64)
-    merge_task.launch(words, WORDS_PER_CHUNK, bitmaps, words, bitmaps.shape[0], starts)
-    starts = starts.cumsum(0)
-    out = torch.empty(int(starts[-1]), dtype=torch.int64)
-    emit_task.launch(words, WORDS_PER_CHUNK, bitmaps, words, starts, out)
+    team = team_size(count, chunk)
+    word_chunk = max(WORDS_PER_CHUNK, -(-words // 1024))
+    chunks = -(-words // word_chunk)
+    # One allocation for all: bitmaps, the number of bitmaps taken, halo nodes per chunk of words.
+    memory = torch.zeros(team * 2 * words + 1 + chunks, dtype=torch.int64)
+    bitmaps = memory.data_ptr()
+    next_bitmap = bitmaps + 16 * team * words
+    counts = next_bitmap + 8
+    mark_task.launch(count, chunk, bitmaps, words, rowptr, col, int(col.dtype == torch.int64), rows, next_bitmap)
+    merge_task.launch(words, word_chunk, bitmaps, words, team, counts)
+    size = sum((ctypes.c_int64 * chunks).from_address(counts))  # a torch op for so few numbers costs more than reading them
+    out = torch.empty(size, dtype=torch.int64)
+    emit_task.launch(words, word_chunk, bitmaps, words, out, counts)
     return out
