@@ -10,6 +10,7 @@ from .activate import activate, activate_definition, column_moments, column_mome
 from .adjacency import Adjacency
 from .backend import debug, use_backend
 from .halo import halo, halo_definition
+from .memory import new_table
 from .rows import gather_rows, gather_rows_definition, scatter_rows, scatter_rows_definition
 from .spmm import history_spmm, history_spmm_definition
 
@@ -26,6 +27,7 @@ __all__ = [
     "halo_definition",
     "history_spmm",
     "history_spmm_definition",
+    "new_table",
     "scatter_rows",
     "scatter_rows_definition",
     "use_backend",
