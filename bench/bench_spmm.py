@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rest_triton.ops import history_spmm, new_table, use_backend
+from rest_triton.ops import history_spmm, use_backend
 
 from .limits import read_rows, row_addresses
 from .measure import Report, best
@@ -60,8 +60,6 @@ def bench_forward(benchmark: pytest.FixtureRequest, tiny: bool, report: Report) 
     for name, peer in peers.items():
         variants[f"pull + cat + CSR @ dense, {name}"] = peer.matmul
         variants[f"pull + cat + sparse.mm(sum), {name}"] = peer.reduce
-    huge_x, huge_table = (new_table(*t.shape).copy_(t) for t in (b.x, b.table))
-    variants["history_spmm, x and table in huge pages"] = lambda: history_spmm(b.adj, b.rows, b.position, huge_x, huge_table)
     variants["only reading the rows, plain loop"] = lambda: read_rows(addresses, 128, b.x, 0)
     variants["only reading the rows, asked for ahead"] = lambda: read_rows(addresses, 128, b.x, 32)
     times = best(variants, 1 if tiny else 7)
@@ -72,8 +70,6 @@ def bench_forward(benchmark: pytest.FixtureRequest, tiny: bool, report: Report) 
     def remark(name: str, t: float) -> str:
         if name == "history_spmm":
             return f"{nbytes / t / 1e9:5.1f} GB/s of rows; {peer_best / t:.2f} times the faster pull + cat + sparse product"
-        if name.startswith("history_spmm,"):
-            return f"{nbytes / t / 1e9:5.1f} GB/s of rows; {peer_best / t:.2f} times the faster pull + cat (from ordinary pages)"
         if name.startswith("only"):
             return f"{nbytes / t / 1e9:5.1f} GB/s of rows; history_spmm reaches {100 * t / mine:.0f} % of it"
         return f"{t / mine:.2f} times ours"

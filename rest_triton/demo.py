@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .malloc import keep_freed_memory
-from .ops import Adjacency, activate, halo, history_spmm, new_table, use_backend
+from .ops import Adjacency, activate, halo, history_spmm, use_backend
 
 CLASSES, CLUSTERS, PER_BATCH, WIDTH, LAYERS = 10, 100, 10, 128, 3
 
@@ -53,7 +53,7 @@ class HistoryGCN(torch.nn.Module):
         self.adj, nodes = adj, adj.num_nodes
         widths = [features.shape[1]] + [WIDTH] * (LAYERS - 1) + [CLASSES]
         self.lins = torch.nn.ModuleList(torch.nn.Linear(a, b) for a, b in pairwise(widths))
-        self.tables = [new_table(nodes, WIDTH, torch.bfloat16) for _ in range(LAYERS - 1)]
+        self.tables = [torch.zeros(nodes, WIDTH, dtype=torch.bfloat16) for _ in range(LAYERS - 1)]
         self.written_at = torch.zeros(nodes, dtype=torch.int32)
         self.outside = ~torch.arange(nodes, dtype=torch.int32)  # every node reads its own row of a table
         self.position = self.outside.clone()

@@ -10,7 +10,6 @@ from .activate import activate, activate_definition, column_moments, column_mome
 from .adjacency import Adjacency
 from .backend import debug, use_backend
 from .halo import halo, halo_definition
-from .memory import new_table
 from .rows import gather_rows, gather_rows_definition, scatter_rows, scatter_rows_definition
 from .spmm import history_spmm, history_spmm_definition
 
@@ -27,7 +26,6 @@ __all__ = [
     "halo_definition",
     "history_spmm",
     "history_spmm_definition",
-    "new_table",
     "scatter_rows",
     "scatter_rows_definition",
     "use_backend",

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rest_triton.kernels.cpu import pool
-from rest_triton.ops import Adjacency, activate, gather_rows, halo, history_spmm, new_table, scatter_rows, use_backend
+from rest_triton.ops import Adjacency, activate, gather_rows, halo, history_spmm, scatter_rows, use_backend
 
 from . import graphs
 from .budget import assert_within_budget
@@ -67,16 +67,6 @@ def test_tables_beyond_two_to_the_31_elements(place: torch.device) -> None:
     assert (out == 4).all()
     activate(rows, history=table, rows=last)
     assert table[count - 1, 0] == 1 and int(table[1:-1000].any()) == 0 if place.type == "cuda" else table[count - 1, 0] == 1
-
-
-def test_new_table() -> None:
-    table = new_table(100_000, 64, torch.bfloat16)
-    assert table.shape == (100_000, 64) and table.dtype == torch.bfloat16 and not table.any()
-    assert new_table(0, 5).shape == (0, 5)
-    with pytest.raises(TypeError, match="dtype is torch.int32; it must be float32 or bfloat16"):
-        new_table(5, 5, torch.int32)
-    with pytest.raises(ValueError, match="a table of -1 rows"):
-        new_table(-1, 5)
 
 
 def test_runs_on_torchs_threads(threads: Any) -> None:
