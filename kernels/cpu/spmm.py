@@ -27,6 +27,7 @@ from . import edges as e
 from .intrinsics import double_of_word, f32_at, load_f32, load_i32, load_i64, next_ticket, store_f32, store_i32, store_i64
 from .pool import Task
 from .rowtypes import FLOAT32, add_four_rows, add_row, code, row_bytes, store_row
+from .vectors import LANES, locate_int32, locate_int32_scaled, locate_int64, locate_int64_scaled
 
 OUT, OUT_STRIDE, OUT_DTYPE, RESIDUAL, RESIDUAL_STRIDE, RESIDUAL_DTYPE, ALPHA = range(e.FIRST_OWN, e.FIRST_OWN + 7)
 
@@ -35,9 +36,38 @@ AHEAD_BYTES = 16384  # how far ahead rows are asked for: as much as the second-l
 MOST_AHEAD = 48  # rows
 
 
-@njit(inline="always")
+@njit
+def locate_plain_edges(words, addresses, weights, dtypes, n, k, k_end):
+    """``locate_edges`` where edges have neither weights of their own nor dropout: LANES of them at once."""
+    position, col, col_scale = words[e.POSITION], words[e.COL], words[e.COL_SCALE]
+    x, x_stride, x_dtype = words[e.X], words[e.X_STRIDE], words[e.X_DTYPE] if words[e.X] != 0 else e.SKIPPED
+    history, history_stride = words[e.HISTORY], words[e.HISTORY_STRIDE]
+    history_dtype = words[e.HISTORY_DTYPE] if history != 0 else e.SKIPPED
+    while k < k_end:
+        a, w, t, count = addresses + 8 * n, weights + 4 * n, dtypes + 4 * n, k_end - k
+        if words[e.COL_WIDE] != 0:
+            if col_scale != 0:
+                locate_int64_scaled(col + 8 * k, position, col_scale, x, x_stride, x_dtype, history, history_stride,
+                                    history_dtype, a, w, t, count)  # fmt: skip
+            else:
+                locate_int64(col + 8 * k, position, col_scale, x, x_stride, x_dtype, history, history_stride,
+                             history_dtype, a, w, t, count)  # fmt: skip
+        elif col_scale != 0:
+            locate_int32_scaled(col + 4 * k, position, col_scale, x, x_stride, x_dtype, history, history_stride,
+                                history_dtype, a, w, t, count)  # fmt: skip
+        else:
+            locate_int32(col + 4 * k, position, col_scale, x, x_stride, x_dtype, history, history_stride,
+                         history_dtype, a, w, t, count)  # fmt: skip
+        n += LANES
+        k += LANES
+
+
+@njit
 def locate_edges(words, kept, addresses, weights, dtypes, n, k, k_end):
-    """Put the edges k..k_end into the list, from its place n on."""
+    """Put the edges k..k_end into the list, from its place n on; up to LANES places behind them are overwritten, too."""
+    if words[e.EDGE_WEIGHT] == 0 and words[e.THRESHOLD] == 0:
+        locate_plain_edges(words, addresses, weights, dtypes, n, k, k_end)
+        return
     while k < k_end:
         e.scout(words, k)
         address, dtype, weight = e.locate(words, kept, k)
@@ -99,10 +129,10 @@ def spmm_task(block):
     history_bytes = width * (4 if words[e.HISTORY_DTYPE] == FLOAT32 else 2)
     ahead = max(4, min(MOST_AHEAD, AHEAD_BYTES // max(x_bytes, history_bytes)))
 
-    scratch = np.empty(2 * WINDOW + width + 1, np.int64)
+    room = WINDOW + LANES
+    scratch = np.empty(2 * room + width + 1, np.int64)
     addresses = scratch.ctypes.data
-    weights, dtypes = addresses + 8 * WINDOW, addresses + 12 * WINDOW
-    total = addresses + 16 * WINDOW
+    weights, dtypes, total = addresses + 8 * room, addresses + 12 * room, addresses + 16 * room
     part = total + 4 * width
     total_row = f32_at(total)
 

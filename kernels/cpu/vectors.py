@@ -1,4 +1,4 @@
-"""The inner loop: weighted rows added to a float32 row, written as vector code.
+"""The two inner loops of spmm as vector code: weighted rows added to a float32 row, and edges located.
 
 Left to the compiler's own vectoriser, such a loop checks at run time that rows do not overlap, reads a few lanes of each row
 in turn, and finishes a width like 47 or 100 one element at a time. Here the running sum of a tile of 64 features stays in
@@ -140,3 +140,54 @@ class _while:
 add_float32, add_four_float32 = _adder("float32", 1), _adder("float32", 4)
 add_bfloat16, add_four_bfloat16 = _adder("bfloat16", 1), _adder("bfloat16", 4)
 add_float16, add_four_float16 = _adder("float16", 1), _adder("float16", 4)
+
+
+def _gather(builder, base, index, element, mask):
+    """element[base + 4 * index] for each lane of an int64 index, 0 where masked off."""
+    addresses = builder.add(_splat(builder, base, index.type), builder.mul(index, ir.Constant(index.type, [4] * LANES)))
+    pointers = builder.inttoptr(addresses, ir.VectorType(cgutils.voidptr_t, LANES))
+    vector = ir.VectorType(element, LANES)
+    name = f"llvm.masked.gather.v{LANES}{'f32' if element is _F32 else 'i32'}.v{LANES}p0"
+    return _call(builder, name, vector, [pointers, _I32(4), mask, ir.Constant(vector, None)])
+
+
+def _locator(column: ir.IntType, scaled: bool):
+    """locate(col, position, col_scale, x, x_stride, x_dtype, history, history_stride, history_dtype, addresses, weights,
+    dtypes, count): address, weight and dtype of the rows behind the next LANES edges, of which ``count`` count."""
+    wide, lanes32 = ir.VectorType(_I64, LANES), ir.VectorType(_I32, LANES)
+
+    def generate(context, builder, signature, arguments):
+        (col, position, col_scale, x, x_stride, x_dtype, history, history_stride, history_dtype,
+         addresses, weights, dtypes, count) = arguments  # fmt: skip
+        lane = ir.Constant(lanes32, list(range(LANES)))
+        mask = builder.icmp_signed("<", lane, _splat(builder, builder.trunc(count, _I32), lanes32))
+        vector = ir.VectorType(column, LANES)
+        name = f"llvm.masked.load.v{LANES}i{column.width}.p0"
+        where = builder.inttoptr(col, vector.as_pointer())
+        c = _call(builder, name, vector, [where, _I32(column.width // 8), mask, ir.Constant(vector, None)])
+        c = c if column is _I64 else builder.zext(c, wide)
+        p = _gather(builder, position, c, _I32, mask)
+        outside = builder.icmp_signed("<", p, ir.Constant(lanes32, None))
+        row = builder.zext(builder.xor(p, builder.ashr(p, ir.Constant(lanes32, [31] * LANES))), wide)
+
+        def choose(inner, outer):
+            return builder.select(outside, _splat(builder, outer, wide), _splat(builder, inner, wide))
+
+        address = builder.add(choose(x, history), builder.mul(row, choose(x_stride, history_stride)))
+        dtype = builder.trunc(choose(x_dtype, history_dtype), lanes32)
+        builder.store(address, builder.inttoptr(addresses, wide.as_pointer()), align=8)
+        builder.store(dtype, builder.inttoptr(dtypes, lanes32.as_pointer()), align=4)
+        weight = _gather(builder, col_scale, c, _F32, mask) if scaled else ir.Constant(_VECTOR, [1.0] * LANES)
+        builder.store(weight, builder.inttoptr(weights, _VECTOR.as_pointer()), align=4)
+        return context.get_dummy_value()
+
+    @intrinsic
+    def locate(typing, col, position, col_scale, x, x_stride, x_dtype, history, history_stride, history_dtype, addresses,
+               weights, dtypes, count):  # fmt: skip
+        return types.void(*[types.int64] * 13), generate
+
+    return locate
+
+
+locate_int32, locate_int32_scaled = _locator(_I32, False), _locator(_I32, True)
+locate_int64, locate_int64_scaled = _locator(_I64, False), _locator(_I64, True)
