@@ -7,7 +7,7 @@ from torch import Tensor
 
 from rest_triton.ops import activate, column_moments
 
-from .measure import Report, best
+from .measure import ROUNDS, Report, best
 
 
 def bench_activate(benchmark: pytest.FixtureRequest, tiny: bool, report: Report) -> None:
@@ -62,7 +62,7 @@ def bench_activate(benchmark: pytest.FixtureRequest, tiny: bool, report: Report)
         "F.dropout alone, forward": lambda: F.dropout(h.detach(), 0.5),
         "three passes that read and write, reused memory": stream,
     }
-    times = best(variants, 1 if tiny else 7)
+    times = best(variants, 1 if tiny else ROUNDS)
     theirs = times["BatchNorm1d + relu + index_put + F.dropout"]
 
     def remark(name: str, t: float) -> str:
@@ -74,4 +74,4 @@ def bench_activate(benchmark: pytest.FixtureRequest, tiny: bool, report: Report)
         "speedup": theirs / times["activate alone, scale and shift given"],
         "speedup_with_statistics": theirs / times["activate + column_moments, as BatchNorm trains"],
     }
-    benchmark.pedantic(op_alone, rounds=1 if tiny else 5)
+    benchmark.pedantic(op_alone, rounds=1 if tiny else ROUNDS)

@@ -5,7 +5,7 @@ import torch
 
 from rest_triton.ops import halo, history_spmm
 
-from .measure import Report, best
+from .measure import ROUNDS, Report, best
 from .shapes import powerlaw
 
 
@@ -27,7 +27,7 @@ def bench_halo(benchmark: pytest.FixtureRequest, tiny: bool, report: Report) -> 
         "torch.unique of out-of-batch neighbours": by_unique,
         "history_spmm at width 128": lambda: history_spmm(adj, rows, position, x, table),
     }
-    times = best(variants, 1 if tiny else 9)
+    times = best(variants, 1 if tiny else ROUNDS)
     share = times["halo"] / times["history_spmm at width 128"]
     remarks = (
         f"{100 * share:.1f} % of the aggregate",

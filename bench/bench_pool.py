@@ -11,7 +11,7 @@ import torch
 
 from rest_triton.ops import history_spmm
 
-from .measure import Report, best
+from .measure import ROUNDS, Report, best
 from .shapes import uniform
 
 
@@ -74,7 +74,7 @@ def bench_mix(benchmark: pytest.FixtureRequest, tiny: bool, report: Report) -> N
         "10 numba.prange": alone(pooled),
         "10 numba.prange and matmuls, in turn": mixed(pooled),
     }
-    times = best(variants, 1 if tiny else 9)
+    times = best(variants, 1 if tiny else ROUNDS)
     names = list(times)
     excess = {
         names[2]: times[names[2]] / (times[names[0]] + times[names[1]]),
@@ -86,4 +86,4 @@ def bench_mix(benchmark: pytest.FixtureRequest, tiny: bool, report: Report) -> N
         [(n, t, f"{excess[n]:.2f} times the sum of its parts" if n in excess else "") for n, t in times.items()],
     )
     benchmark.extra_info |= {"excess_ours": excess[names[2]], "excess_prange": excess[names[4]]}
-    benchmark.pedantic(variants[names[2]], rounds=1 if tiny else 5)
+    benchmark.pedantic(variants[names[2]], rounds=1 if tiny else ROUNDS)

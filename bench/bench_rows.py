@@ -5,7 +5,7 @@ import torch
 
 from rest_triton.ops import gather_rows, scatter_rows
 
-from .measure import Report, best
+from .measure import ROUNDS, Report, best
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
@@ -28,7 +28,7 @@ def bench_rows(benchmark: pytest.FixtureRequest, tiny: bool, report: Report, dty
         "table[index] = rows.to(dtype), no stamp": put,
         "copy of the rows, contiguous, reused memory": lambda: buffer.copy_(rows),
     }
-    times = best(variants, 1 if tiny else 9)
+    times = best(variants, 1 if tiny else ROUNDS)
     names = list(times)
     remarks = (
         f"{times[names[1]] / times[names[0]]:.1f} times faster; {100 * times[names[4]] / times[names[0]]:.0f} % of a copy",
@@ -41,4 +41,4 @@ def bench_rows(benchmark: pytest.FixtureRequest, tiny: bool, report: Report, dty
         f"rows: {count} random rows of {width}, table of {nodes} in {str(dtype)[6:]}",
         [(n, t, r) for (n, t), r in zip(times.items(), remarks, strict=True)],
     )
-    benchmark.pedantic(gather_rows, args=(table, index), rounds=1 if tiny else 9)
+    benchmark.pedantic(gather_rows, args=(table, index), rounds=1 if tiny else ROUNDS)

@@ -10,7 +10,7 @@ from torch import Tensor
 from rest_triton.ops import history_spmm, use_backend
 
 from .limits import read_rows, row_addresses
-from .measure import Report, best
+from .measure import ROUNDS, Report, best
 from .shapes import Batch, uniform
 
 
@@ -62,7 +62,7 @@ def bench_forward(benchmark: pytest.FixtureRequest, tiny: bool, report: Report) 
         variants[f"pull + cat + sparse.mm(sum), {name}"] = peer.reduce
     variants["only reading the rows, plain loop"] = lambda: read_rows(addresses, 128, b.x, 0)
     variants["only reading the rows, asked for ahead"] = lambda: read_rows(addresses, 128, b.x, 32)
-    times = best(variants, 1 if tiny else 7)
+    times = best(variants, 1 if tiny else ROUNDS)
     mine = times["history_spmm"]
     peer_best = min(t for n, t in times.items() if n.startswith("pull"))
     nbytes = b.edges * 128 * 4
@@ -95,14 +95,14 @@ def bench_bfloat16_table(benchmark: pytest.FixtureRequest, tiny: bool, report: R
             variants[name] = partial(history_spmm, b.adj, b.rows, everything, None, table)
             limits[name] = partial(read_rows, addresses, width, table, 32)
         torch.testing.assert_close(variants["float32"](), variants["bfloat16"](), rtol=2e-2, atol=0.5)
-        times = best(variants | {f"{n} limit": run for n, run in limits.items()}, 1 if tiny else 7)
+        times = best(variants | {f"{n} limit": run for n, run in limits.items()}, 1 if tiny else ROUNDS)
         gain, possible = times["float32"] / times["bfloat16"], times["float32 limit"] / times["bfloat16 limit"]
         rows.append((f"width {width}, float32 table", times["float32"], ""))
         remark = f"{gain:.2f} times faster (only reading the rows: {possible:.2f} times)"
         rows.append((f"width {width}, bfloat16 table", times["bfloat16"], remark))
         benchmark.extra_info[f"gain_{width}"] = gain
     report.table("history_spmm, all rows from the table", rows)
-    benchmark.pedantic(variants["bfloat16"], rounds=1 if tiny else 5)
+    benchmark.pedantic(variants["bfloat16"], rounds=1 if tiny else ROUNDS)
 
 
 def bench_backward(benchmark: pytest.FixtureRequest, tiny: bool, report: Report) -> None:
@@ -140,9 +140,9 @@ def bench_definition(benchmark: pytest.FixtureRequest, tiny: bool, report: Repor
         with use_backend(backend):
             history_spmm(b.adj, b.rows, b.position, b.x, b.table)
 
-    times = best({"kernel": lambda: by("kernel"), "definition": lambda: by("torch")}, 1 if tiny else 5)
+    times = best({"kernel": lambda: by("kernel"), "definition": lambda: by("torch")}, 1 if tiny else ROUNDS)
     report.table(
         f"history_spmm, kernel and definition, {len(b.rows)} rows",
         [(n, t, f"{times['definition'] / t:.1f} times faster" if n == "kernel" else "") for n, t in times.items()],
     )
-    benchmark.pedantic(by, args=("kernel",), rounds=1 if tiny else 5)
+    benchmark.pedantic(by, args=("kernel",), rounds=1 if tiny else ROUNDS)

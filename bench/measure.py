@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-ROUNDS = 7
+ROUNDS = 15
 
 
 @dataclass
