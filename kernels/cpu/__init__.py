@@ -1,8 +1,9 @@
 """Numba kernels: the same launchers as ``kernels.gpu``, for tensors in ordinary memory."""
 
-from .activate import activate, activate_backward, column_moments
+from .activate import activate, activate_backward
 from .edge_grad import edge_grad
 from .halo import halo
+from .moments import column_moments
 from .rows import gather_rows, scatter_rows
 from .spmm import spmm
 

@@ -15,6 +15,7 @@ from .hashing import counter_word, feature_bits
 from .intrinsics import double_of_word, f32_at, load_i64, next_ticket
 from .pool import Task, chunk_size
 from .rowtypes import FLOAT32, code, load_row, row_bytes, store_row
+from .sums import add_to, fixed_chunks, sum_parts
 
 (COUNT, CHUNK, WIDTH, SCALE, SHIFT, ROWS, RELU, KEY, THRESHOLD, KEEP_SCALE) = range(1, 11)
 (Y, Y_STRIDE, Y_DTYPE, H, H_STRIDE, H_DTYPE, HISTORY, HISTORY_STRIDE, HISTORY_DTYPE, HISTORY_ROWS) = range(11, 21)
@@ -22,8 +23,6 @@ from .rowtypes import FLOAT32, code, load_row, row_bytes, store_row
     GRAD_H, GRAD_H_STRIDE, GRAD_H_DTYPE, GRAD_Y, GRAD_Y_STRIDE, GRAD_Y_DTYPE,
     SAVED, SAVED_STRIDE, SAVED_DTYPE, SAVED_IS_OUTPUT, SCALE_PARTS, SHIFT_PARTS, SLOPE, OFFSET,
 ) = range(11, 25)  # fmt: skip
-(PARTS, PARTS_COUNT, PARTS_WIDTH, PARTS_OUT) = range(3, 7)
-MOMENTS_H, MOMENTS_STRIDE, MOMENTS_DTYPE, MOMENTS_PARTS = range(4, 8)
 
 
 @njit(fastmath={"contract"})
@@ -133,13 +132,6 @@ def add_product(total_address, a_address, b_address, width):
 
 
 @njit
-def add_to(total_address, a_address, width):
-    total, a = f32_at(total_address), f32_at(a_address)
-    for d in range(width):
-        total[d] += a[d]
-
-
-@njit
 def multiply(target_address, a_address, b_address, width):
     target, a, b = f32_at(target_address), f32_at(a_address), f32_at(b_address)
     for d in range(width):
@@ -206,47 +198,6 @@ def activate_backward_task(block):
     scratch[0] = 0
 
 
-@Task
-def sum_parts_task(block):
-    """out = the sum of all parts, from the first to the last. There are few of them: one item of work, one thread."""
-    for n in range(block[PARTS_COUNT]):
-        add_to(block[PARTS_OUT], block[PARTS] + 4 * block[PARTS_WIDTH] * n, block[PARTS_WIDTH])
-
-
-@njit(fastmath={"contract"})
-def add_moments(first_address, second_address, source_address, pivot_address, width):
-    first, second = f32_at(first_address), f32_at(second_address)
-    source, pivot = f32_at(source_address), f32_at(pivot_address)
-    for d in range(width):
-        distance = source[d] - pivot[d]
-        first[d] += distance
-        second[d] += distance * distance
-
-
-@Task
-def moments_task(block):
-    """For each chunk of rows: the sums of (h - pivot) and of its square, per column. The pivot is the first row: it is about
-    as far from the mean as the values are, so the squares do not drown the variance."""
-    count, chunk, width = block[COUNT], block[CHUNK], block[WIDTH]
-    h, stride, dtype, parts = block[MOMENTS_H], block[MOMENTS_STRIDE], block[MOMENTS_DTYPE], block[MOMENTS_PARTS]
-    scratch = np.empty(2 * width, np.float32)
-    row, pivot = scratch.ctypes.data, scratch.ctypes.data + 4 * width
-    load_row(pivot, h, dtype, width)
-    while True:
-        ticket = next_ticket(block)
-        begin = ticket * chunk
-        if begin >= count:
-            break
-        part = parts + 8 * width * ticket
-        for i in range(begin, min(begin + chunk, count)):
-            source = h + i * stride
-            if dtype != FLOAT32:
-                load_row(row, source, dtype, width)
-                source = row
-            add_moments(part, part + 4 * width, source, pivot, width)
-    scratch[0] = 0
-
-
 def _common_words(
     count: int,
     chunk: int,
@@ -261,12 +212,6 @@ def _common_words(
     return [
         count, chunk, width, scale, shift, rows, int(relu), seed_key(seed), threshold(dropout), keep_scale(dropout),
     ]  # fmt: skip
-
-
-def _fixed_chunks(count: int) -> tuple[int, int]:
-    """(size, number) of chunks for sums over rows: by the number of rows alone."""
-    chunk = max(64, -(-count // 256))
-    return chunk, -(-count // chunk)
 
 
 def activate(
@@ -321,7 +266,7 @@ def activate_backward(
             grad.zero_()
     if grad_y.numel() == 0:
         return
-    chunk, chunks = _fixed_chunks(count)
+    chunk, chunks = fixed_chunks(count)
     scale_parts, shift_parts = (
         None if grad is None else torch.zeros(chunks, width, dtype=torch.float32) for grad in (grad_scale, grad_shift)
     )
@@ -332,21 +277,4 @@ def activate_backward(
     )  # fmt: skip
     for grad, parts in ((grad_scale, scale_parts), (grad_shift, shift_parts)):
         if grad is not None:
-            sum_parts_task.launch(1, 1, parts, chunks, width, grad)
-
-
-def column_moments(mean: torch.Tensor, var: torch.Tensor, h: torch.Tensor) -> None:
-    """Launch: mean and var = the mean and the biased variance of h's columns, in one pass."""
-    count, width = h.shape
-    if h.numel() == 0:
-        mean.zero_()
-        var.zero_()
-        return
-    chunk, chunks = _fixed_chunks(count)
-    parts = torch.zeros(chunks, 2, width, dtype=torch.float32)
-    moments_task.launch(count, chunk, width, h, row_bytes(h), code(h), parts)
-    sums = torch.zeros(2, width, dtype=torch.float32)
-    sum_parts_task.launch(1, 1, parts, chunks, 2 * width, sums)
-    first, second = sums.double() / count
-    mean.copy_(h[0].double() + first)
-    var.copy_((second - first.square()).clamp(min=0))
+            sum_parts(grad, parts)

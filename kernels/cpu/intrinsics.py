@@ -10,7 +10,8 @@ from numba.extending import intrinsic
 UNBOUNDED = 1 << 40
 
 
-def _call(builder: ir.IRBuilder, name: str, result: ir.Type, arguments: list) -> ir.Value:
+def call(builder: ir.IRBuilder, name: str, result: ir.Type, arguments: list) -> ir.Value:
+    """Emit a call of an LLVM intrinsic."""
     signature = ir.FunctionType(result, [value.type for value in arguments])
     return builder.call(cgutils.get_or_insert_function(builder.module, signature, name), arguments)
 
@@ -49,7 +50,7 @@ def count_up(typing, address):
 @intrinsic
 def popcount(typing, word):
     def generate(context, builder, signature, arguments):
-        return _call(builder, "llvm.ctpop.i64", ir.IntType(64), list(arguments))
+        return call(builder, "llvm.ctpop.i64", ir.IntType(64), list(arguments))
 
     return types.int64(types.uint64), generate
 
@@ -59,7 +60,7 @@ def trailing_zeros(typing, word):
     """The index of the lowest set bit of a word that is not zero."""
 
     def generate(context, builder, signature, arguments):
-        return _call(builder, "llvm.cttz.i64", ir.IntType(64), [arguments[0], ir.IntType(1)(1)])
+        return call(builder, "llvm.cttz.i64", ir.IntType(64), [arguments[0], ir.IntType(1)(1)])
 
     return types.int64(types.uint64), generate
 
@@ -70,7 +71,7 @@ def _prefetcher(locality: int):
         def generate(context, builder, signature, arguments):
             i32 = ir.IntType(32)
             line = builder.inttoptr(arguments[0], cgutils.voidptr_t)
-            _call(builder, "llvm.prefetch.p0", ir.VoidType(), [line, i32(0), i32(locality), i32(1)])
+            call(builder, "llvm.prefetch.p0", ir.VoidType(), [line, i32(0), i32(locality), i32(1)])
             return context.get_dummy_value()
 
         return types.void(types.int64), generate

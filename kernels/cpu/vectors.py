@@ -8,36 +8,34 @@ LLVM splits the 16-lane vectors into whatever the processor has. Sums are taken 
 multiply-add.
 """
 
+from contextlib import contextmanager
+
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
+
+from .intrinsics import call
 
 LANES = 16
 TILE = 64
 
 _F32, _I16, _I32, _I64 = ir.FloatType(), ir.IntType(16), ir.IntType(32), ir.IntType(64)
 _VECTOR = ir.VectorType(_F32, LANES)
-_MASK = ir.VectorType(ir.IntType(1), LANES)
 _ITEM = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
-def _call(builder, name, result, arguments):
-    signature = ir.FunctionType(result, [value.type for value in arguments])
-    return builder.call(cgutils.get_or_insert_function(builder.module, signature, name), arguments)
+def _bytes(element: ir.Type) -> int:
+    return 4 if element is _F32 else 2
 
 
 def _load(builder, address, element, mask):
     vector = ir.VectorType(element, LANES)
     where = builder.inttoptr(address, vector.as_pointer())
     if mask is None:
-        return builder.load(where, align=element_bytes(element), typ=vector)
+        return builder.load(where, align=_bytes(element), typ=vector)
     name = f"llvm.masked.load.v{LANES}{'f32' if element is _F32 else 'i16'}.p0"
-    return _call(builder, name, vector, [where, _I32(element_bytes(element)), mask, ir.Constant(vector, None)])
-
-
-def element_bytes(element) -> int:
-    return 4 if element is _F32 else 2
+    return call(builder, name, vector, [where, _I32(_bytes(element)), mask, ir.Constant(vector, None)])
 
 
 def _store(builder, address, value, mask):
@@ -45,7 +43,7 @@ def _store(builder, address, value, mask):
     if mask is None:
         builder.store(value, where, align=4)
     else:
-        _call(builder, f"llvm.masked.store.v{LANES}f32.p0", ir.VoidType(), [value, where, _I32(4), mask])
+        call(builder, f"llvm.masked.store.v{LANES}f32.p0", ir.VoidType(), [value, where, _I32(4), mask])
 
 
 def _load_floats(builder, address, dtype, mask):
@@ -74,19 +72,36 @@ def _add_tile(builder, total, sources, weights, dtype, d, vectors, mask):
     for address, weight in zip(at_source, weights, strict=True):
         for v in range(vectors):
             row = _load_floats(builder, builder.add(address, _I64(_ITEM[dtype] * LANES * v)), dtype, mask)
-            sums[v] = _call(builder, f"llvm.fma.v{LANES}f32", _VECTOR, [row, weight, sums[v]])
+            sums[v] = call(builder, f"llvm.fma.v{LANES}f32", _VECTOR, [row, weight, sums[v]])
     for v in range(vectors):
         _store(builder, builder.add(at_total, _I64(4 * LANES * v)), sums[v], mask)
 
 
+@contextmanager
+def _steps(builder, position, width, step):
+    """A loop over features d in steps, as long as d + step <= width; it begins and leaves off at ``position``."""
+    check, body, end = (builder.append_basic_block(name) for name in ("check", "body", "end"))
+    builder.branch(check)
+    builder.position_at_end(check)
+    d = builder.load(position)
+    builder.cbranch(builder.icmp_signed("<=", builder.add(d, _I64(step)), width), body, end)
+    builder.position_at_end(body)
+    yield d
+    builder.store(builder.add(d, _I64(step)), position)
+    builder.branch(check)
+    builder.position_at_end(end)
+
+
 def _adder(dtype: str, count: int):
+    """add(total, width, count addresses, count weights): total += the sum of weight * row, for rows of this dtype."""
+
     def generate(context, builder, signature, arguments):
         total, width = arguments[0], arguments[1]
         sources, weights = arguments[2 : 2 + count], arguments[2 + count :]
         weights = [_splat(builder, w, _VECTOR) for w in weights]
         position = cgutils.alloca_once_value(builder, _I64(0))
         for step in (TILE, LANES):
-            with _while(builder, position, width, step) as d:
+            with _steps(builder, position, width, step) as d:
                 _add_tile(builder, total, sources, weights, dtype, d, step // LANES, None)
         d = builder.load(position)
         left = builder.sub(width, d)
@@ -113,30 +128,6 @@ def _adder(dtype: str, count: int):
     return add
 
 
-class _while:
-    """``with _while(builder, position, width, step) as d``: a loop while position + step <= width, then position += step."""
-
-    def __init__(self, builder, position, width, step):
-        self.builder, self.position, self.width, self.step = builder, position, width, step
-
-    def __enter__(self):
-        b = self.builder
-        self.check, self.body, self.end = (b.append_basic_block(f"{n}{self.step}") for n in ("check", "body", "end"))
-        b.branch(self.check)
-        b.position_at_end(self.check)
-        d = b.load(self.position)
-        b.cbranch(b.icmp_signed("<=", b.add(d, _I64(self.step)), self.width), self.body, self.end)
-        b.position_at_end(self.body)
-        self.d = d
-        return d
-
-    def __exit__(self, *_):
-        b = self.builder
-        b.store(b.add(self.d, _I64(self.step)), self.position)
-        b.branch(self.check)
-        b.position_at_end(self.end)
-
-
 add_float32, add_four_float32 = _adder("float32", 1), _adder("float32", 4)
 add_bfloat16, add_four_bfloat16 = _adder("bfloat16", 1), _adder("bfloat16", 4)
 add_float16, add_four_float16 = _adder("float16", 1), _adder("float16", 4)
@@ -148,7 +139,7 @@ def _gather(builder, base, index, element, mask):
     pointers = builder.inttoptr(addresses, ir.VectorType(cgutils.voidptr_t, LANES))
     vector = ir.VectorType(element, LANES)
     name = f"llvm.masked.gather.v{LANES}{'f32' if element is _F32 else 'i32'}.v{LANES}p0"
-    return _call(builder, name, vector, [pointers, _I32(4), mask, ir.Constant(vector, None)])
+    return call(builder, name, vector, [pointers, _I32(4), mask, ir.Constant(vector, None)])
 
 
 def _locator(column: ir.IntType, scaled: bool):
@@ -164,7 +155,7 @@ def _locator(column: ir.IntType, scaled: bool):
         vector = ir.VectorType(column, LANES)
         name = f"llvm.masked.load.v{LANES}i{column.width}.p0"
         where = builder.inttoptr(col, vector.as_pointer())
-        c = _call(builder, name, vector, [where, _I32(column.width // 8), mask, ir.Constant(vector, None)])
+        c = call(builder, name, vector, [where, _I32(column.width // 8), mask, ir.Constant(vector, None)])
         c = c if column is _I64 else builder.zext(c, wide)
         p = _gather(builder, position, c, _I32, mask)
         outside = builder.icmp_signed("<", p, ir.Constant(lanes32, None))

@@ -6,10 +6,11 @@ Tensors in ordinary memory are handled by the Numba kernels, tensors on a GPU by
 ``with use_backend("torch"):`` both by the definitions.
 """
 
-from .activate import activate, activate_definition, column_moments, column_moments_definition
+from .activate import activate, activate_definition
 from .adjacency import Adjacency
 from .backend import debug, use_backend
 from .halo import halo, halo_definition
+from .moments import column_moments, column_moments_definition
 from .rows import gather_rows, gather_rows_definition, scatter_rows, scatter_rows_definition
 from .spmm import history_spmm, history_spmm_definition
 
