@@ -221,7 +221,7 @@ def activate_backward(
                 grad.zero_()
         return
     vector = row_vector(grad_h, grad_y, saved)
-    settings = activate_settings(width, vector)
+    settings = activate_settings(width, vector, moments=slope is not None)
     programs = triton.cdiv(count, settings.BLOCK_R)
     if grad_scale is not None or grad_shift is not None:
         programs = min(programs, PARTIAL_PROGRAMS)

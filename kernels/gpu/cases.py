@@ -166,8 +166,9 @@ def _activate_cases() -> Iterator[Case]:
     ):
         forward = partial(_activate, h, y, history, width, **parts)
         yield Case("activate", f"{h} to {y}, history {history}{_without(parts)}", width, forward)
-        for saved in ("input", "output"):
-            backward = partial(_backward, h, y, width, saved == "input", **parts)
+        # With moments there are two launches: one for the sums alone, one that writes the gradient by slope and offset.
+        for saved in ("input", "output", "input, moments") if parts["affine"] else ("input", "output"):
+            backward = partial(_backward, h, y, width, saved, **parts)
             yield Case("activate_backward", f"{y} to {h}, from the {saved}{_without(parts)}", width, backward)
 
 
@@ -191,19 +192,20 @@ def _activate(h: str, y: str, history: str | None, width: int, affine: bool, dro
     )
 
 
-def _backward(h: str, y: str, width: int, from_input: bool, affine: bool, dropout: float, relu: bool) -> None:
+def _backward(h: str, y: str, width: int, saved: str, affine: bool, dropout: float, relu: bool) -> None:
     vector = _floats(width) if affine else None
+    from_input, moments = saved != "output", saved == "input, moments"
     activate_backward(
         _matrix(h, width),
-        vector if from_input else None,
-        vector,
+        vector if saved == "input" else None,
+        None if moments else vector,
         _matrix(y, width),
         _matrix(h if from_input else y, width) if relu or from_input else None,
         vector,
         vector,
         _ints(ROWS),
-        vector if from_input else None,
-        vector if from_input else None,
+        vector if moments else None,
+        vector if moments else None,
         saved_is_output=not from_input,
         relu=relu,
         dropout=dropout,

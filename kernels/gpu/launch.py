@@ -94,9 +94,11 @@ def copy_settings(width: int, vector: int) -> Settings:
     return _row_settings(width, 4 * vector if vector >= 4 else 8)
 
 
-def activate_settings(width: int, vector: int) -> Settings:
-    """Settings of activate and its backward, which hold several float32 values per element."""
-    return _row_settings(width, 8 if vector >= 2 else 4)
+def activate_settings(width: int, vector: int, moments: bool = False) -> Settings:
+    """Settings of activate and its backward, which hold several float32 values per element. The gradient through
+    moments holds two more vectors over the features: within 64 registers it spills."""
+    settings = _row_settings(width, 8 if vector >= 2 else 4)
+    return replace(settings, registers=80) if moments else settings
 
 
 def _row_settings(width: int, lane_elements: int) -> Settings:
