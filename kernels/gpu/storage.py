@@ -29,8 +29,8 @@ def round_to(b, ptr):
     """float32 b as elements of ptr, rounded to nearest even."""
     if _INTERPRETED and ptr.dtype.element_ty == tl.bfloat16:
         # Triton's interpreter cuts bfloat16 off where every GPU rounds: tests would need twice the tolerance. After
-        # this there is nothing left to cut off. NaN has no neighbours to round to.
+        # this there is nothing left to cut off. A NaN gets a bit that stays, or cutting would make it an infinity.
         b_bits = b.to(tl.uint32, bitcast=True)
-        b_bits = (b_bits + 0x7FFF + ((b_bits >> 16) & 1)) & 0xFFFF0000
-        b = tl.where(b == b, b_bits.to(tl.float32, bitcast=True), b)
+        b_rounded = (b_bits + 0x7FFF + ((b_bits >> 16) & 1)) & 0xFFFF0000
+        b = tl.where(b == b, b_rounded, b_bits | 0x400000).to(tl.float32, bitcast=True)
     return b.to(ptr.dtype.element_ty)

@@ -157,13 +157,17 @@ def test_gradcheck_of_the_definition() -> None:
         assert torch.autograd.gradcheck(lambda *t: activate(*t, dropout=0.4, seed=3), (h, scale, shift))
 
 
-def test_nan_stays_nan_where_kept(place: torch.device) -> None:
+@pytest.mark.parametrize("scale", [False, True])
+@pytest.mark.parametrize("shift", [False, True])
+def test_nan_stays_nan_where_kept(scale: bool, shift: bool, place: torch.device) -> None:
     """A diverged run must show: ReLU does not turn NaN into 0. A dropped element is 0 whatever it was."""
     h = torch.full((4, 40), torch.nan, device=place)
     table = torch.zeros(4, 40, device=place)
-    y = activate(h, dropout=0.5, seed=1, history=table)
+    ones = torch.ones(40, device=place)
+    vectors = ones if scale else None, ones if shift else None
+    y = activate(h, *vectors, dropout=0.5, seed=1, history=table)
     with use_backend("torch"):
-        expected = activate(h, dropout=0.5, seed=1)
+        expected = activate(h, *vectors, dropout=0.5, seed=1)
     assert table.isnan().all()
     assert torch.equal(y.isnan(), expected.isnan()) and 0 < int(y.isnan().sum()) < y.numel()
 

@@ -51,6 +51,27 @@ def test_random_batches(batch: Any, dropout: float) -> None:
     assert torch.equal(halo(adj, rows), expected)
 
 
+@pytest.mark.parametrize("options", [{}, {"edge_dropout": 0.5, "seed": 3}], ids=["plain", "dropout"])
+@pytest.mark.parametrize("history", [torch.float32, torch.bfloat16])
+def test_windows_of_edges(history: torch.dtype, options: dict) -> None:
+    """Rows that fill a window of 1024 edges just so, by one more or less, several times over, and rows that share one."""
+    degrees = [0, 1, 1023, 1, 1024, 0, 1025, 2048, 2049, 15, 16, 17, 1008, *[300] * 20, 0, 5000, 3]
+    n, g = 6000, torch.Generator().manual_seed(0)
+    degree = torch.zeros(n, dtype=torch.int64)
+    degree[: len(degrees)] = torch.tensor(degrees)
+    rowptr = torch.nn.functional.pad(degree.cumsum(0), (1, 0))
+    adj = Adjacency(rowptr, torch.randint(0, n, (int(degree.sum()),), generator=g), col_scale=torch.rand(n, generator=g))
+    rows = torch.arange(len(degrees))
+    position = ~torch.arange(n, dtype=torch.int32)
+    position[rows] = rows.int()
+    x, table = torch.randn(len(rows), 19, generator=g), torch.randn(n, 19, generator=g).to(history)
+    got = history_spmm(adj, rows, position, x, table, **options)
+    with use_backend("torch"):
+        plain = history_spmm(adj, rows, position, x, table, **options)
+        truth = history_spmm(adj, rows, position, x.double(), table.double(), **options)
+    assert_within_budget("out", got, plain, truth)
+
+
 @pytest.mark.large
 def test_tables_beyond_two_to_the_31_elements(place: torch.device) -> None:
     """Read and written at the far end. The table is never touched elsewhere: 4.3 GB of addresses, a few pages of memory."""

@@ -75,6 +75,19 @@ def test_scatter(table: torch.dtype, source: torch.dtype, blend: float, place: t
     assert torch.equal(got.cpu()[untouched], old[untouched])
 
 
+@pytest.mark.parametrize("table", DTYPES)
+def test_special_values_survive(table: torch.dtype, place: torch.device) -> None:
+    """NaN of any bits, infinities, zeros of both signs, values that round up to the next exponent or to infinity."""
+    bits = torch.tensor(
+        [0x7FC00000, 0x7FFFFFFF, 0x7F800001, -1, 0x7F800000, -0x800000, 0, -0x80000000, 0x3FFFFFFF, 0x7F7FFFFF]
+    )
+    values = bits.to(torch.int32).view(torch.float32)[None]
+    got = torch.zeros(2, values.shape[1], dtype=table, device=place)
+    scatter_rows(got, torch.tensor([1], device=place), values.to(place))
+    torch.testing.assert_close(got[1:].cpu(), values.to(table), rtol=0, atol=0, equal_nan=True)
+    assert torch.equal(got[1:].cpu().signbit()[~values.isnan()], values.signbit()[~values.isnan()])
+
+
 @pytest.mark.parametrize("stamp", [torch.int32, torch.int64])
 def test_scatter_stamps_and_strides(stamp: torch.dtype, place: torch.device) -> None:
     table = torch.zeros(10, 20, device=place)
