@@ -8,6 +8,7 @@ Bytes: each row read once and written once, 8 per index. The random side is aske
 
 import numpy as np
 import torch
+from numba import njit
 
 from .edges import prefetch_row
 from .intrinsics import double_of_word, f32_at, load_i64, next_ticket, store_i32, store_i64, u16_at
@@ -20,6 +21,30 @@ from .rowtypes import FLOAT32, code, load_row, row_bytes, store_row
 ) = range(1, 15)  # fmt: skip
 
 AHEAD = 16
+
+
+@njit
+def copy_row(target, target_dtype, source, source_dtype, scratch, width):
+    """The row at target = the row at source, converted; ``scratch`` is room for a float32 row."""
+    if source_dtype == FLOAT32:
+        store_row(target, target_dtype, source, width)
+    elif source_dtype == target_dtype:
+        short, out = u16_at(source), u16_at(target)
+        for d in range(width):
+            out[d] = short[d]
+    else:
+        load_row(scratch, source, source_dtype, width)
+        store_row(target, target_dtype, scratch, width)
+
+
+@njit
+def ask_ahead(i, begin, end, table, index, stride, nbytes):
+    """Ask for the row of the table that is needed AHEAD rows later; for the first ones, all before the first is used."""
+    if i == begin:
+        for n in range(begin, min(begin + AHEAD, end)):
+            prefetch_row(table + load_i64(index + 8 * n) * stride, nbytes)
+    if i + AHEAD < end:
+        prefetch_row(table + load_i64(index + 8 * (i + AHEAD)) * stride, nbytes)
 
 
 @Task
@@ -40,21 +65,10 @@ def gather_task(block):
         if begin >= count:
             break
         end = min(begin + block[CHUNK], count)
-        for i in range(begin, min(begin + AHEAD, end)):
-            prefetch_row(table + load_i64(index + 8 * i) * stride, nbytes)
         for i in range(begin, end):
-            if i + AHEAD < end:
-                prefetch_row(table + load_i64(index + 8 * (i + AHEAD)) * stride, nbytes)
-            source, target = table + load_i64(index + 8 * i) * stride, dense + i * dense_stride
-            if dtype == FLOAT32:
-                store_row(target, dense_dtype, source, width)
-            elif dtype == dense_dtype:
-                short, out = u16_at(source), u16_at(target)
-                for d in range(width):
-                    out[d] = short[d]
-            else:
-                load_row(row, source, dtype, width)
-                store_row(target, dense_dtype, row, width)
+            ask_ahead(i, begin, end, table, index, stride, nbytes)
+            source = table + load_i64(index + 8 * i) * stride
+            copy_row(dense + i * dense_stride, dense_dtype, source, dtype, row, width)
     scratch[0] = 0  # in use until here: it is reached by address only, which Numba does not see
 
 
@@ -79,11 +93,8 @@ def scatter_task(block):
         if begin >= count:
             break
         end = min(begin + block[CHUNK], count)
-        for i in range(begin, min(begin + AHEAD, end)):
-            prefetch_row(table + load_i64(index + 8 * i) * stride, nbytes)
         for i in range(begin, end):
-            if i + AHEAD < end:
-                prefetch_row(table + load_i64(index + 8 * (i + AHEAD)) * stride, nbytes)
+            ask_ahead(i, begin, end, table, index, stride, nbytes)
             row_id = load_i64(index + 8 * i)
             source, target = dense + i * dense_stride, table + row_id * stride
             if new != 1:
@@ -92,15 +103,8 @@ def scatter_task(block):
                 for d in range(width):
                     row[d] = old * before[d] + new * row[d]
                 store_row(target, dtype, row_address, width)
-            elif dense_dtype == FLOAT32:
-                store_row(target, dtype, source, width)
-            elif dtype == dense_dtype:
-                short, out = u16_at(source), u16_at(target)
-                for d in range(width):
-                    out[d] = short[d]
             else:
-                load_row(row_address, source, dense_dtype, width)
-                store_row(target, dtype, row_address, width)
+                copy_row(target, dtype, source, dense_dtype, row_address, width)
             if block[STAMP] != 0:
                 if block[STAMP_WIDE] != 0:
                     store_i64(block[STAMP] + 8 * row_id, block[STEP])
