@@ -12,6 +12,7 @@ size is torch's by construction, and a task compiles in a third of the time of a
 import ctypes
 import hashlib
 import os
+import platform
 import struct
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +20,7 @@ from contextlib import contextmanager
 from functools import cache, cached_property
 from pathlib import Path
 
+import llvmlite.binding
 import numba
 import torch
 from numba import cfunc, types
@@ -94,6 +96,21 @@ def _numba_cache() -> Iterator[None]:
         numba.config.CACHE_DIR = before
 
 
+def missing_features(machine: str, features: dict[str, bool]) -> list[str]:
+    """What the kernels need of an x86 processor and it does not have; code for it would call functions that are not there."""
+    return [] if machine not in ("x86_64", "AMD64") else [f for f in ("avx2", "fma", "f16c") if not features.get(f)]
+
+
+@cache
+def _check_processor() -> None:
+    missing = missing_features(platform.machine(), dict(llvmlite.binding.get_host_cpu_features()))
+    if missing:
+        raise RuntimeError(
+            f"the CPU kernels need {', '.join(missing)}, which this processor does not have (x86 since 2013 does); "
+            'run the ops by their definitions: with rest_triton.ops.use_backend("torch"): ...'
+        )
+
+
 class Task:
     """A kernel for the CPU, compiled when it is first launched and cached on disk."""
 
@@ -103,6 +120,7 @@ class Task:
 
     @cached_property
     def address(self) -> int:
+        _check_processor()
         with _numba_cache():
             # "contract" lets the compiler fuse multiply and add; sums keep their order, so results do not depend on
             # how a loop was vectorised.

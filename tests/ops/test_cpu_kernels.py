@@ -98,6 +98,16 @@ def test_runs_on_torchs_threads(threads: Any) -> None:
         assert _starts() == count
 
 
+def test_old_processors_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert pool.missing_features("x86_64", {"avx2": True, "fma": True, "f16c": True}) == []
+    assert pool.missing_features("aarch64", {}) == []
+    assert pool.missing_features("x86_64", {"avx2": True, "fma": True}) == ["f16c"]
+    monkeypatch.setattr(pool, "missing_features", lambda machine, features: ["avx2"])
+    pool._check_processor.cache_clear()
+    with pytest.raises(RuntimeError, match=r"need avx2, which this processor does not have.*use_backend"):
+        pool._check_processor()
+
+
 def test_works_without_openmp(threads: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool, "openmp_entry", lambda: None)
     for count in (1, 3):
