@@ -97,7 +97,7 @@ def _numba_cache() -> Iterator[None]:
 
 
 def missing_features(machine: str, features: dict[str, bool]) -> list[str]:
-    """What the kernels need of an x86 processor and it does not have; code for it would call functions that are not there."""
+    """What the kernels need of an x86 processor and it does not have: their code would call functions that are not there."""
     return [] if machine not in ("x86_64", "AMD64") else [f for f in ("avx2", "fma", "f16c") if not features.get(f)]
 
 
