@@ -1,13 +1,12 @@
 """The graph as the ops see it: one global CSR, fused normalisation, and its reverse for backward."""
 
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from ..kernels._hubs import HUB_DEGREE, HUB_SEGMENT
-from . import check
+from . import backend, check
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,9 +38,17 @@ class Adjacency:
     edge_id: Tensor | None = None
     _checked: bool = field(default=False, repr=False)
 
+    #: (node ids, first segment of each, number of segments) of the rows that a GPU splits; empty on a CPU.
+    hubs: tuple[Tensor | None, Tensor | None, int] = field(init=False, repr=False, default=(None, None, 0))
+
     def __post_init__(self) -> None:
-        if self._checked:
-            return
+        if not self._checked:
+            self._check()
+        object.__setattr__(self, "_checked", True)
+        if backend.splits_hubs(self.rowptr.device):
+            object.__setattr__(self, "hubs", self._find_hubs())
+
+    def _check(self) -> None:
         check.tensor("rowptr", self.rowptr, (torch.int64,), 1)
         check.tensor("col", self.col, check.INDEX_DTYPES, 1)
         check.device("col", self.col, self.rowptr.device)
@@ -76,7 +83,6 @@ class Adjacency:
         check.in_range("col", self.col, 0, n, "the node ids")
         if self.edge_id is not None:
             check.in_range("edge_id", self.edge_id, 0, edges, "the edges")
-        object.__setattr__(self, "_checked", True)
 
     @property
     def num_nodes(self) -> int:
@@ -86,13 +92,9 @@ class Adjacency:
     def num_edges(self) -> int:
         return self.col.numel()
 
-    @cached_property
-    def hubs(self) -> tuple[Tensor | None, Tensor | None, int]:
-        """(node ids, first segment of each, number of segments) of the rows that a GPU splits; empty on a CPU.
-
-        Made once per graph, because the number of segments must be known on the host to launch, and asking for it
-        per batch would wait for the device each time.
-        """
+    def _find_hubs(self) -> tuple[Tensor | None, Tensor | None, int]:
+        """See ``hubs``. Done here and not per batch: the number of segments must be known on the host to launch, and asking
+        for it waits for the device (and cannot be compiled)."""
         degree = self.rowptr.diff()
         node = torch.nonzero(degree > HUB_DEGREE).squeeze(1)
         if node.numel() == 0:

@@ -141,13 +141,10 @@ def history_spmm(
             grad_history=grad_history, dtype=dtype,
         )  # fmt: skip
     reverse = adj.reverse
-    split = backend.splits_hubs(rows.device)
-    hubs = adj.hubs if split else (None, None, 0)
-    back_hubs = reverse.hubs if split and reverse is not None else (None, None, 0)
     return _spmm(
-        adj.rowptr, adj.col, adj.edge_id, *hubs,
+        adj.rowptr, adj.col, adj.edge_id, *adj.hubs,
         None if reverse is None else reverse.rowptr, None if reverse is None else reverse.col,
-        None if reverse is None else reverse.edge_id, *back_hubs,
+        None if reverse is None else reverse.edge_id, *((None, None, 0) if reverse is None else reverse.hubs),
         adj.row_scale, adj.col_scale, adj.edge_weight, rows, position, x, history, residual, grad_history,
         1.0 if residual is None else 1.0 - alpha, alpha, edge_dropout, seed, _result_dtype(x, torch.float32, dtype),
     )  # fmt: skip
