@@ -8,7 +8,7 @@ from torch import Tensor
 
 from . import backend, check
 from .hashing import feature_kept
-from .library import define, mutate, row_major
+from .library import define, dense, mutate, row_major
 from .memory import new_rows
 
 
@@ -166,7 +166,7 @@ def _activate_kernel(
         raise ValueError(f"history has strides {history.stride()}; its rows must be contiguous to be written")
     y = new_rows(h.shape[0], h.shape[1], h.dtype, h.device)
     backend.kernels(h.device).activate(
-        y, h, _dense(scale), _dense(shift), rows, history, history_rows, relu=relu, dropout=dropout, seed=seed
+        y, h, dense(scale), dense(shift), dense(rows), history, dense(history_rows), relu=relu, dropout=dropout, seed=seed
     )
     return y
 
@@ -185,7 +185,7 @@ def _backward_kernel(
     grad_h = new_rows(count, width, dtype, grad_y.device)
     grad_scale = torch.empty(width if need_scale else 0, dtype=torch.float32, device=grad_y.device)
     grad_shift = torch.empty(width if need_shift else 0, dtype=torch.float32, device=grad_y.device)
-    inputs = row_major(grad_y), row_major(saved), _dense(scale), _dense(shift), rows
+    inputs = row_major(grad_y), row_major(saved), dense(scale), dense(shift), dense(rows)
     options = dict(saved_is_output=saved_is_output, relu=relu, dropout=dropout, seed=seed)
     run = backend.kernels(grad_y.device).activate_backward
     sums = grad_scale if need_scale else None, grad_shift if need_shift else None
@@ -211,10 +211,6 @@ def _backward_fake(
     scale_size = width if need_scale or mean is not None else 0
     shift_size = width if need_shift or mean is not None else 0
     return grad_h, grad_h.new_empty(scale_size, dtype=torch.float32), grad_h.new_empty(shift_size, dtype=torch.float32)
-
-
-def _dense(vector: Tensor | None) -> Tensor | None:
-    return None if vector is None else vector.contiguous()
 
 
 _activate = define(

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from . import backend, check
 from .adjacency import Adjacency
-from .library import define
+from .library import define, dense
 
 
 def halo_definition(adj: Adjacency, rows: Tensor) -> Tensor:
@@ -42,7 +42,7 @@ def halo(adj: Adjacency, rows: Tensor) -> Tensor:
 
 
 def _halo_kernel(rowptr: Tensor, col: Tensor, rows: Tensor) -> Tensor:
-    return backend.kernels(rows.device).halo(rowptr, col, rows)
+    return backend.kernels(rows.device).halo(dense(rowptr), dense(col), dense(rows))
 
 
 def _halo_fake(rowptr: Tensor, col: Tensor, rows: Tensor) -> Tensor:

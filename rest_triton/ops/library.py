@@ -57,3 +57,8 @@ def row_major(tensor: torch.Tensor | None) -> torch.Tensor | None:
     if tensor is None or tensor.stride(1) == 1 or (tensor.shape[1] <= 1 and tensor.stride(0) >= tensor.shape[1]):
         return tensor
     return tensor.contiguous()
+
+
+def dense(vector: torch.Tensor | None) -> torch.Tensor | None:
+    """Kernels want indices and scales side by side; nearly always they are, and nothing is copied."""
+    return None if vector is None else vector.contiguous()

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from . import backend, check
-from .library import define, differentiate, mutate, row_major
+from .library import define, dense, differentiate, mutate, row_major
 from .memory import new_rows
 
 
@@ -85,6 +85,8 @@ def scatter_rows(
         check.tensor("stamp", stamp, check.INDEX_DTYPES, 1)
         check.size("stamp", stamp, 0, table.shape[0], "one per row of the table")
         check.device("stamp", stamp, index.device, may_be_pinned=True)
+        if not stamp.is_contiguous():
+            raise ValueError(f"stamp has stride {stamp.stride(0)}; it must be contiguous to be written")
     if backend.debugging():
         check.in_range("index", index, 0, table.shape[0], "the rows of the table")
         check.unique("index", index)
@@ -96,7 +98,7 @@ def scatter_rows(
 
 def _gather_kernel(table: Tensor, index: Tensor, dtype: torch.dtype) -> Tensor:
     out = new_rows(index.shape[0], table.shape[1], dtype, index.device)
-    backend.kernels(index.device).gather_rows(out, row_major(table), index)
+    backend.kernels(index.device).gather_rows(out, row_major(table), dense(index))
     return out
 
 
@@ -117,7 +119,7 @@ def _gather_backward(ctx: Any, grad: Tensor) -> tuple:
 
 
 def _scatter_kernel(table: Tensor, index: Tensor, src: Tensor, blend: float, stamp: Tensor | None, step: int) -> None:
-    backend.kernels(index.device).scatter_rows(table, index, row_major(src), blend=blend, stamp=stamp, step=step)
+    backend.kernels(index.device).scatter_rows(table, dense(index), row_major(src), blend=blend, stamp=stamp, step=step)
 
 
 def _scatter_fake(table: Tensor, index: Tensor, src: Tensor, blend: float, stamp: Tensor | None, step: int) -> None:

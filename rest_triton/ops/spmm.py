@@ -8,7 +8,7 @@ from torch import Tensor
 from . import backend, check
 from .adjacency import Adjacency
 from .hashing import edge_kept
-from .library import define, differentiate, row_major
+from .library import define, dense, differentiate, row_major
 from .memory import new_rows
 
 
@@ -226,7 +226,8 @@ def _spmm_kernel(
     width = (x if x is not None else history).shape[1]  # type: ignore[union-attr]
     out = new_rows(rows.shape[0], width, dtype, rows.device)
     backend.kernels(rows.device).spmm(
-        out, rowptr, col, edge_id, rows, position, x, history, row_scale, col_scale, edge_weight, residual,
+        out, dense(rowptr), dense(col), dense(edge_id), dense(rows), dense(position), x, history, dense(row_scale),
+        dense(col_scale), dense(edge_weight), residual,
         scale=scale, alpha=alpha, edge_dropout=edge_dropout, seed=seed,
         hub_node=hub_node, hub_first=hub_first, hub_segments=hub_segments,
     )  # fmt: skip
@@ -246,8 +247,8 @@ def _edge_grad_kernel(
 ) -> Tensor:  # fmt: skip
     grad = torch.zeros(col.numel(), dtype=torch.float32, device=rows.device)
     backend.kernels(rows.device).edge_grad(
-        grad, rowptr, col, edge_id, rows, position, row_major(x), row_major(history), row_scale, col_scale,
-        row_major(grad_out), scale=scale, edge_dropout=edge_dropout, seed=seed,
+        grad, dense(rowptr), dense(col), dense(edge_id), dense(rows), dense(position), row_major(x), row_major(history),
+        dense(row_scale), dense(col_scale), row_major(grad_out), scale=scale, edge_dropout=edge_dropout, seed=seed,
     )  # fmt: skip
     return grad
 

@@ -172,6 +172,18 @@ def test_nan_stays_nan_where_kept(scale: bool, shift: bool, place: torch.device)
     assert torch.equal(y.isnan(), expected.isnan()) and 0 < int(y.isnan().sum()) < y.numel()
 
 
+def test_rows_and_vectors_with_gaps(place: torch.device) -> None:
+    h, table = torch.randn(3, 8, device=place), torch.zeros(TABLE, 8, device=place)
+    rows, scale, shift = torch.tensor([3, 50, 7], device=place), torch.rand(8, device=place), torch.rand(8, device=place)
+
+    def spread(t: torch.Tensor) -> torch.Tensor:
+        return torch.stack([t, torch.full_like(t, 55)], 1)[:, 0]
+
+    expected = activate(h, scale, shift, dropout=0.5, seed=2, rows=rows)
+    got = activate(h, spread(scale), spread(shift), dropout=0.5, seed=2, rows=spread(rows), history=table)
+    assert torch.equal(got, expected) and int(table.any(1).sum()) == 3 and not table[55].any()
+
+
 def test_rows_out_of_the_batch_are_not_written(place: torch.device) -> None:
     table = torch.full((TABLE, 8), 7.0, device=place)
     rows = torch.tensor([3, 50, 7], device=place)

@@ -77,6 +77,7 @@ BAD: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "scatter-size": (lambda: scatter_rows(TABLE, ROWS, X[:5]), ValueError, r"src has shape \[5, 4\]; dimension 0 must be 10"),
     "scatter-width": (lambda: scatter_rows(TABLE, ROWS, X[:, :2]), ValueError, "the width of the table"),
     "scatter-stamp": (lambda: scatter_rows(TABLE, ROWS, X, stamp=torch.zeros(3, dtype=torch.int32)), ValueError, "stamp has shape"),
+    "scatter-stamp-strided": (lambda: scatter_rows(TABLE, ROWS, X, stamp=torch.zeros(2 * N, dtype=torch.int32)[::2]), ValueError, "stamp has stride 2"),
     "scatter-blend": (lambda: scatter_rows(TABLE, ROWS, X, blend=2), ValueError, "blend is 2"),
     "scatter-strided": (lambda: scatter_rows(torch.ones(N, 8)[:, ::2], ROWS, X), ValueError, "contiguous"),
     "halo-rows": (lambda: halo(ADJ, ROWS.float()), TypeError, "rows is float32"),

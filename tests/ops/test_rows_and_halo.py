@@ -36,6 +36,10 @@ def test_gather_strided_and_empty(place: torch.device) -> None:
     for table in (wide[:, :7], wide[:, ::3], wide[::2]):
         assert torch.equal(gather_rows(table, index), table[index])
     assert gather_rows(wide, index[:0]).shape == (0, 20)
+    gaps = torch.tensor([3, 99, 1, 99], device=place)[::2]
+    assert torch.equal(gather_rows(wide, gaps), wide[gaps])
+    scatter_rows(wide, gaps, torch.ones(2, 20, device=place))
+    assert (wide[index] == 1).all() and not (wide[[0, 2]] == 1).all()
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -119,6 +123,13 @@ def test_halo(kind: str, share: float, col: torch.dtype, place: torch.device) ->
         assert halo(adj, rows).tolist() == expected
     got = halo(Adjacency(rowptr.to(place), neighbours.to(place, col)), rows.to(place))
     assert got.dtype == torch.int64 and got.tolist() == expected
+
+
+def test_halo_of_rows_with_gaps(place: torch.device) -> None:
+    rowptr, col = (t.to(place) for t in graphs.random())
+    rows = torch.arange(20, device=place)
+    spread = torch.stack([rows, rows + 999], 1)[:, 0]
+    assert torch.equal(halo(Adjacency(rowptr, col), spread), halo(Adjacency(rowptr, col), rows))
 
 
 def test_halo_on_any_number_of_threads(threads: Callable[[int], None]) -> None:

@@ -76,6 +76,7 @@ CASES |= {
     "out-bfloat16": replace(PLAIN, out=BF16),
     "out-float32": replace(PLAIN, x=BF16, out=F32),
     "row-strided": replace(PLAIN, strided="rows"),
+    "vectors-strided": replace(PLAIN, edge_weight=True, edge_id=torch.int64, strided="vectors"),
     "column-strided": replace(PLAIN, strided="columns"),
     "everything": Case(
         width=47, x=BF16, history=F16, residual=F32, out=F32, col=torch.int64, edge_weight=True, edge_id=torch.int64,
@@ -101,6 +102,7 @@ class Problem:
     tensors: dict[str, Tensor]
     options: dict[str, Any]
     share_reverse: bool = False
+    spread: bool = False  # indices and scales with gaps between them
 
     def run(self, precision: torch.dtype | None, device: torch.device) -> dict[str, Tensor]:
         """Result and gradients, with all floats in ``precision`` if given."""
@@ -109,6 +111,8 @@ class Problem:
             if precision is not None and t.is_floating_point():
                 t = t.to(precision)
             t = t.to(device)
+            if self.spread and t.dim() == 1:
+                t = torch.stack([t, torch.full_like(t, 99)], 1)[:, 0]
             return t.detach().requires_grad_() if leaf else t
 
         weight = self.adj.edge_weight
@@ -122,7 +126,7 @@ class Problem:
         options = dict(self.options)
         if precision is not None and options["dtype"] is not None:
             options["dtype"] = precision
-        out = history_spmm(adj, self.rows.to(device), self.position.to(device), **tensors, **options)
+        out = history_spmm(adj, ready(self.rows), ready(self.position), **tensors, **options)
         results = {"out": out}
         leaves = {n: tensors[n] for n in ("x", "residual") if n in tensors}
         if adj.edge_weight is not None:
@@ -175,7 +179,7 @@ def problem(case: Case, seed: int = 0) -> Problem:
         if dtype is not None:
             tensors[name] = strided(randn(count, dtype), case.strided)
     options = dict(edge_dropout=case.edge_dropout, seed=77, alpha=0.3 if case.residual else 0.0, dtype=case.out)
-    return Problem(adj, rows, position, tensors, options, case.share_reverse)
+    return Problem(adj, rows, position, tensors, options, case.share_reverse, case.strided == "vectors")
 
 
 @pytest.mark.parametrize("name", CASES)
