@@ -169,8 +169,10 @@ def _check_arguments(
         raise ValueError("x and history are both None; there is nothing to aggregate, pass one of them")
     if dtype is not None and dtype not in floats:
         raise TypeError(f"dtype is {dtype}; it must be {check.names(floats)}")
-    if not backend.runs_definition() and adj.edge_weight is not None:
-        check.tensor("edge_weight", adj.edge_weight, (torch.float32,), 1)
+    if not backend.runs_definition():
+        for name in ("row_scale", "col_scale", "edge_weight"):
+            if getattr(adj, name) is not None:
+                check.tensor(f"adj.{name}", getattr(adj, name), (torch.float32,), 1)
     check.probability("edge_dropout", edge_dropout)
     where, width = rows.device, -1
     check.device("adj.rowptr", adj.rowptr, where)
