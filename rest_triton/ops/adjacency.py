@@ -67,6 +67,13 @@ class Adjacency:
             check.tensor(name, value, dtypes, 1)
             check.size(name, value, 0, length, "one per edge" if length == edges else "one per node")
             check.device(name, value, self.rowptr.device)
+        if self.reverse is not None:
+            theirs = self.reverse.num_nodes, self.reverse.num_edges
+            if theirs != (n, edges):
+                raise ValueError(
+                    f"reverse has {theirs[0]} nodes and {theirs[1]} edges, this graph {n} and {edges}; build it with with_reverse()"
+                )
+            check.device("reverse.rowptr", self.reverse.rowptr, self.rowptr.device)
         check.no_gradient("row_scale", self.row_scale, "only edge_weight is differentiated")
         check.no_gradient("col_scale", self.col_scale, "only edge_weight is differentiated")
         # Once per graph, so it can afford to read everything: a bad index here is a crash in a kernel later.
@@ -102,6 +109,14 @@ class Adjacency:
         segments = (degree[node] + HUB_SEGMENT - 1) // HUB_SEGMENT
         first = torch.nn.functional.pad(segments.cumsum(0), (1, 0))
         return node, first, int(first[-1])
+
+    def to(self, device: torch.device | str) -> "Adjacency":
+        """The same graph, with its reverse, on another device."""
+        if self.rowptr.device == torch.device(device):
+            return self
+        names = ("rowptr", "col", "row_scale", "col_scale", "edge_weight", "edge_id", "reverse")
+        moved = {name: getattr(self, name).to(device) for name in names if getattr(self, name) is not None}
+        return replace(self, **moved)
 
     def undirected(self) -> "Adjacency":
         """The same graph with itself as reverse: every edge must also be there the other way round. Costs nothing.

@@ -63,6 +63,7 @@ BAD: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
                    "only edge_weight is differentiated"),
     "weight-size": (lambda: Adjacency(ROWPTR, COL, edge_weight=torch.ones(3)), ValueError, "edge_weight .* one per edge"),
     "edge-id-range": (lambda: Adjacency(ROWPTR, COL, edge_id=torch.full_like(COL, 158)), ValueError, "edge_id has values"),
+    "reverse-other": (lambda: Adjacency(ROWPTR, COL, reverse=Adjacency(ROWPTR[:1], COL[:0])), ValueError, "reverse has 0 nodes and 0 edges, this graph 40 and 158"),
     "h-dtype": (lambda: activate(X.double()), TypeError, "h is float64"),
     "scale-dtype": (lambda: activate(X, X[0].half()), TypeError, "scale is float16; it must be float32"),
     "scale-width": (lambda: activate(X, torch.ones(3)), ValueError, r"scale has shape \[3\]; dimension 0 must be 4"),

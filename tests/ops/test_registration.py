@@ -183,11 +183,22 @@ def test_dispatcher_prefers_the_gpu() -> None:
     assert (cpu | gpu).highestPriorityTypeId() == torch._C.DispatchKey.CUDA
 
 
+def test_graph_to_another_device() -> None:
+    adj = setting()[0]
+    assert adj.to("cpu") is adj
+    moved = adj.to("meta")
+    assert moved.reverse is not None and adj.reverse is not None
+    for before, after in ((adj, moved), (adj.reverse, moved.reverse)):
+        for name in ("rowptr", "col", "row_scale", "col_scale"):
+            assert getattr(after, name).device.type == "meta" and getattr(after, name).shape == getattr(before, name).shape
+    assert moved.reverse.edge_id is not None and moved.edge_weight is None
+
+
 @pytest.mark.gpu
 def test_pinned_history_on_a_gpu() -> None:
     adj, rows, position, x, history = setting(64)
     expected = history_spmm(adj, rows, position, x, history)
-    on_gpu = Adjacency(*(getattr(adj, n).cuda() for n in ("rowptr", "col", "row_scale", "col_scale")))
+    on_gpu = adj.to("cuda")
     for table in (history.cuda(), history.pin_memory()):
         got = history_spmm(on_gpu, rows.cuda(), position.cuda(), x.cuda(), table)
         torch.testing.assert_close(got.cpu(), expected)
