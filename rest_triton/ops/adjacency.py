@@ -71,7 +71,8 @@ class Adjacency:
             theirs = self.reverse.num_nodes, self.reverse.num_edges
             if theirs != (n, edges):
                 raise ValueError(
-                    f"reverse has {theirs[0]} nodes and {theirs[1]} edges, this graph {n} and {edges}; build it with with_reverse()"
+                    f"reverse has {theirs[0]} nodes and {theirs[1]} edges, this graph {n} and {edges}; "
+                    "build it with with_reverse()"
                 )
             check.device("reverse.rowptr", self.reverse.rowptr, self.rowptr.device)
         check.no_gradient("row_scale", self.row_scale, "only edge_weight is differentiated")
