@@ -25,13 +25,13 @@ SCOUT = 16  # edges
 FIRST_OWN = 25  # where the words begin that only one task has
 
 
-@njit(inline="always")
+@njit(forceinline=True)
 def edge_name(edge_id, edge_id_wide, k):
     """The index by which edge k is known to edge_weight and to dropout."""
     return k if edge_id == 0 else load_index(edge_id, edge_id_wide, k)
 
 
-@njit(inline="always")
+@njit(forceinline=True)
 def locate(words, keep_scale, k):
     """(address of the row behind edge k, its dtype or SKIPPED, its weight without row_scale).
 
@@ -60,7 +60,7 @@ def locate(words, keep_scale, k):
     return address, dtype, weight
 
 
-@njit(inline="always")
+@njit(forceinline=True)
 def scout(words, k):
     """Ask for what ``locate`` will read SCOUT edges later: its lookups are random reads too."""
     if k + SCOUT < words[EDGES]:
@@ -70,14 +70,14 @@ def scout(words, k):
             prefetch_near(words[COL_SCALE] + 4 * c)
 
 
-@njit(inline="always")
+@njit(forceinline=True)
 def prefetch_row(address, nbytes):
     for line in range(0, nbytes, LINE):
         prefetch(address + line)
     prefetch(address + nbytes - 1)  # a row that does not start on a line ends in one more
 
 
-@njit(inline="always")
+@njit(forceinline=True)
 def source_tuple(b):
     """The words 0..EDGES of the block as a tuple."""
     return (

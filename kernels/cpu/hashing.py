@@ -9,7 +9,7 @@ _GOLDEN64, _MIX1, _MIX2 = np.uint64(GOLDEN64), np.uint64(MIX1), np.uint64(MIX2)
 _GOLDEN32, _MULT1, _MULT2 = np.uint32(GOLDEN32), np.uint32(MULT1), np.uint32(MULT2)
 
 
-@njit(inline="always")
+@njit(forceinline=True)
 def counter_word(key, counter):
     """64 bits for the counter-th thing: an edge or a row."""
     z = np.uint64(key) + np.uint64(counter + 1) * _GOLDEN64
@@ -18,12 +18,12 @@ def counter_word(key, counter):
     return z ^ (z >> np.uint64(31))
 
 
-@njit(inline="always")
+@njit(forceinline=True)
 def edge_bits(key, edge):
     return np.int64(counter_word(key, edge) >> np.uint64(40))
 
 
-@njit(inline="always")
+@njit(forceinline=True)
 def feature_bits(low, high, feature):
     """24 bits for a feature of the row whose word has these halves. Each step is cast back to stay 32 bits wide."""
     v = np.uint32(low + np.uint32(np.uint32(feature) * _GOLDEN32))

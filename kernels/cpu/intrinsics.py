@@ -125,12 +125,12 @@ def half_of_float(typing, value):
     return types.uint16(types.float32), generate
 
 
-@njit(inline="always")
+@njit(forceinline=True)
 def f32_at(address):
     return carray(pointer(address), (UNBOUNDED,), np.float32)
 
 
-@njit(inline="always")
+@njit(forceinline=True)
 def u16_at(address):
     return carray(pointer(address), (UNBOUNDED,), np.uint16)
 
@@ -162,7 +162,7 @@ load_u64, store_u64 = _element(types.uint64, ir.IntType(64))
 load_f32, store_f32 = _element(types.float32, ir.FloatType())
 
 
-@njit(inline="always")
+@njit(forceinline=True)
 def load_index(address, wide, k):
     """Element k of an int64 (wide) or int32 array. The branch is the same for a whole launch: it costs nothing."""
     return load_i64(address + 8 * k) if wide else np.int64(load_i32(address + 4 * k))

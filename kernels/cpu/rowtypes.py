@@ -34,12 +34,12 @@ def row_bytes(tensor: torch.Tensor | None) -> int:
     return 0 if tensor is None else tensor.stride(0) * tensor.element_size()
 
 
-@njit(inline="always")
+@njit(forceinline=True)
 def float_of_bfloat(bits):
     return float_of_bits(np.uint32(np.uint32(bits) << np.uint32(16)))
 
 
-@njit(inline="always")
+@njit(forceinline=True)
 def bfloat_of_float(value):
     """Rounds to nearest, ties to even, like torch; a NaN stays one."""
     bits = bits_of_float(value)
