@@ -4,9 +4,9 @@ A task is a C function ``void task(int64_t *block)`` compiled by Numba. It is st
 own OpenMP team, and takes chunks of work from the ticket counter in ``block[0]`` until none are left.
 
 Why not ``numba.prange``: it may bring a second pool. Torch's workers spin for a while after each torch op, and on a machine
-with all cores busy a second pool's threads wait behind them: a mix of matmuls and prange loops on Numba's workqueue
-layer takes 1.25 times the sum of its parts, on ours 1.0 (``bench/bench_pool.py``). One team has nobody to fight with, its
-size is torch's by construction, and a task compiles in a third of the time of a parallel Numba function.
+with all cores busy a second pool's threads wait behind them (``bench/bench_pool.py`` measures a mix of matmuls and
+kernels). One team has nobody to fight with, its size is torch's by construction, and there is no parallel Numba function
+to compile.
 """
 
 import ctypes
