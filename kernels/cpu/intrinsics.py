@@ -156,6 +156,7 @@ def _element(numba_type, llvm_type: ir.Type):
     return load, store
 
 
+load_u16, store_u16 = _element(types.uint16, ir.IntType(16))
 load_i32, store_i32 = _element(types.int32, ir.IntType(32))
 load_i64, store_i64 = _element(types.int64, ir.IntType(64))
 load_u64, store_u64 = _element(types.uint64, ir.IntType(64))
@@ -166,3 +167,12 @@ load_f32, store_f32 = _element(types.float32, ir.FloatType())
 def load_index(address, wide, k):
     """Element k of an int64 (wide) or int32 array. The branch is the same for a whole launch: it costs nothing."""
     return load_i64(address + 8 * k) if wide else np.int64(load_i32(address + 4 * k))
+
+
+@njit(forceinline=True)
+def store_index(address, wide, k, value):
+    """Element k of an int64 (wide) or int32 array = value."""
+    if wide:
+        store_i64(address + 8 * k, value)
+    else:
+        store_i32(address + 4 * k, np.int32(value))

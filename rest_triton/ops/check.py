@@ -76,3 +76,19 @@ def unique(name: str, value: Tensor) -> None:
         raise ValueError(
             f"{name} has {value.numel()} elements, only {distinct} distinct; remove the duplicates with torch.unique({name})"
         )
+
+
+def row_pointers(name: str, value: Tensor, end: int, what: str) -> None:
+    """A CSR's row pointers: from 0 to the number of what they point at, never falling. Reads the values."""
+    if value.numel() == 0:
+        raise ValueError(f"{name} is empty; for N rows it has N + 1 elements, the first of them 0")
+    first, last = int(value[0]), int(value[-1])
+    if first != 0 or last != end:
+        raise ValueError(f"{name} runs from {first} to {last}; it must run from 0 to the number of {what}, {end}")
+    falls = torch.nonzero(value[1:] < value[:-1])
+    if falls.numel() > 0:
+        g = int(falls[0])
+        raise ValueError(
+            f"{name} decreases after row {g}: {int(value[g])} to {int(value[g + 1])}; "
+            "it must be the cumulative sum of the counts"
+        )

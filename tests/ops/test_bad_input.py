@@ -51,7 +51,7 @@ BAD: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
         lambda: Adjacency(ROWPTR, COL, edge_weight=torch.ones(COL.numel())).undirected(), ValueError, "use with_reverse",
     ),
     "rowptr-falls": (lambda: Adjacency(torch.tensor([0, 3, 2, 4]), torch.zeros(4, dtype=torch.long)), ValueError,
-                     "rowptr decreases after node 1: 3 to 2; it must be the cumulative sum"),
+                     "rowptr decreases after row 1: 3 to 2; it must be the cumulative sum"),
     "rowptr-end": (lambda: Adjacency(ROWPTR, COL[:-1]), ValueError, "rowptr runs from 0 to 158; .* number of edges, 157"),
     "rowptr-empty": (lambda: Adjacency(ROWPTR[:0], COL), ValueError, "rowptr is empty"),
     "rowptr-int32": (lambda: Adjacency(ROWPTR.int(), COL), TypeError, "rowptr is int32; it must be int64"),

@@ -1,0 +1,58 @@
+"""What long work shows while it runs: one line on a terminal, kept up to date; nothing elsewhere."""
+
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+INTERVAL = 0.2  # seconds between two looks of the line
+
+
+class Progress:
+    """One line about work that is going on. ``say`` replaces what it tells; the seconds count up by themselves."""
+
+    def __init__(self, what: str) -> None:
+        self.what, self.detail = what, ""
+        self.begin = time.perf_counter()
+
+    def say(self, detail: str) -> None:
+        self.detail = detail
+
+    def line(self) -> str:
+        seconds = time.perf_counter() - self.begin
+        return f"{self.what}{': ' if self.detail else ''}{self.detail}  {seconds:.0f} s"
+
+
+@contextmanager
+def progress(what: str) -> Iterator[Progress]:
+    """Show that ``what`` is under way, with its seconds, until the block ends.
+
+    Example::
+
+        with progress("partitioning products into 40 clusters") as p:
+            p.say("coarsening")
+    """
+    shown = Progress(what)
+    if not sys.stderr.isatty():
+        yield shown
+        return
+    stop = threading.Event()
+
+    def refresh() -> None:
+        while not stop.wait(INTERVAL):
+            print(f"\r\x1b[K{shown.line()}", end="", file=sys.stderr, flush=True)
+
+    thread = threading.Thread(target=refresh, daemon=True)
+    thread.start()
+    try:
+        yield shown
+    finally:
+        stop.set()
+        thread.join()
+        print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+def notice(text: str) -> None:
+    """A line that a person should see, on a terminal or in a log."""
+    print(text, file=sys.stderr, flush=True)
