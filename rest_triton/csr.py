@@ -53,6 +53,11 @@ def symmetrise(rowptr: Tensor, col: Tensor) -> Csr:
     return kernels.rewrite(rowptr, col, kernels.UNION, missing)
 
 
+def union(first: Csr, second: Csr) -> Csr:
+    """The edges of both, each once."""
+    return kernels.rewrite(*first, kernels.UNION, kernels.rewrite(*first, kernels.MISSING, second))
+
+
 def deduplicate(rowptr: Tensor, col: Tensor) -> Csr:
     """Each edge once; the same arrays where that is so already."""
     return kernels.rewrite(dense(rowptr), dense(col), kernels.UNIQUE)

@@ -103,6 +103,12 @@ def test_symmetrise_and_deduplicate(graph: tuple[int, Tensor], on_threads: None)
     assert csr.deduplicate(*result)[1] is result[1]
 
 
+def test_union(graph: tuple[int, Tensor], on_threads: None) -> None:
+    nodes, edges = graph
+    first, second = edges[::2], torch.cat([edges[1::2], edges[::3]])
+    assert_same(csr.union(csr_of(first, nodes), csr_of(second, nodes)), csr_of(edges, nodes, True))
+
+
 def test_self_loops(graph: tuple[int, Tensor], on_threads: None) -> None:
     nodes, edges = graph
     given_graph, others = csr_of(edges, nodes), edges[edges[:, 0] != edges[:, 1]]

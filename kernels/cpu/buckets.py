@@ -108,10 +108,10 @@ def scatter_task(block):
 
 @Task
 def arrange_task(block):
-    """Sort each bucket by node, and by value too where BITS says how many bits those have; drop repeated edges if UNIQUE.
+    """Sort each bucket by node, and by value too where BITS says how many bits those have; no edge twice if UNIQUE.
 
-    Leaves the kept edges at the front of the bucket, degrees[node + 1] and kept[bucket]. With NAMES, the words are the places
-    in the bucket, and values and names are fetched by them.
+    Leaves the kept edges at the front of the bucket, degrees[node + 1] and kept[bucket]. With NAMES, the words are the
+    places in the bucket, and values and names are fetched by them.
     """
     values, wide, low, names, shift = block[A_VALUES], block[A_WIDE], block[A_LOW], block[A_NAMES], block[A_SHIFT]
     largest, bits, degrees = block[A_LARGEST], block[A_BITS], block[A_DEGREES]
