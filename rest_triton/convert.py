@@ -36,8 +36,8 @@ def from_pyg(data: "Data", *, symmetrise: bool = False, name: str = "graph") -> 
         if mask.dim() != 1:
             raise ValueError(f"{key} has shape {list(mask.shape)}, several splits side by side; choose one: {key}[:, 0]")
     x = data.x if "x" in data else None
-    if x is not None and x.is_sparse:
-        x = x.coalesce()
+    if x is not None and x.layout != torch.strided:
+        x = x.to_sparse_coo().coalesce()
         rows = torch.bincount(x.indices()[0], minlength=x.shape[0])
         rowptr = torch.nn.functional.pad(rows.cumsum(0), (1, 0))
         x = SparseRows(rowptr, x.indices()[1].int(), x.values().float(), x.shape[1])
@@ -46,14 +46,15 @@ def from_pyg(data: "Data", *, symmetrise: bool = False, name: str = "graph") -> 
 
 
 def to_pyg(graph: Graph) -> "Data":
-    """As PyG's ``Data``: edge_index sorted by target, x dense or a sparse CSR tensor, y, masks. Several labels become
+    """As PyG's ``Data``: edge_index sorted by target, x dense or a sparse COO tensor, y, masks. Several labels become
     float32, as PyG's losses want them."""
     from torch_geometric.data import Data
 
     target = torch.repeat_interleave(torch.arange(graph.num_nodes), graph.degree)
     x: Any = graph.x
     if isinstance(x, SparseRows):
-        x = torch.sparse_csr_tensor(x.rowptr, x.index.long(), x.value, tuple(x.shape))
+        row = torch.repeat_interleave(torch.arange(graph.num_nodes), x.rowptr.diff())
+        x = torch.sparse_coo_tensor(torch.stack([row, x.index.long()]), x.value, tuple(x.shape), check_invariants=True)
     y = graph.y.float() if graph.y is not None and graph.multilabel else graph.y
     nodes = {key: value for key in MASKS if (value := getattr(graph, key)) is not None}
     return Data(x=x, y=y, edge_index=torch.stack([graph.col.long(), target]), num_nodes=graph.num_nodes, **nodes)

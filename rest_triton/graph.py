@@ -83,7 +83,7 @@ class Graph:
             raise ValueError(f"num_nodes is {num_nodes}; it must not be negative")
         check.in_range("edge_index", edge_index, 0, num_nodes, f"the ids of {num_nodes} nodes")
         rowptr, col = csr.from_edges(edge_index[0], edge_index[1], num_nodes, mirror=symmetrise, deduplicate=deduplicate)
-        return cls(rowptr, col, directed=False if symmetrise else None, **nodes)
+        return cls(rowptr, col, **(nodes | {"directed": False} if symmetrise else nodes))
 
     def _check_edges(self) -> None:
         check.tensor("rowptr", self.rowptr, (torch.int64,), 1)

@@ -41,12 +41,13 @@ class Workspace:
 
     def refer(self, name: str, path: Path) -> np.memmap:
         """Take an existing .npy below the root as that field of the graph, where it lies."""
-        self.referred[name] = str(path.resolve().relative_to(self.root.resolve()))
+        self.referred[name] = str(path.relative_to(self.root))
         return np.load(path, mmap_mode="c")
 
 
 def write(folder: Path, root: Path, about: dict[str, Any], build: Callable[[Workspace], Graph]) -> Graph:
     """Build a graph, store it as ``folder`` with ``about`` saying what it was made from, and read it back."""
+    absent = [parent for parent in folder.parents if not parent.exists()]
     folder.parent.mkdir(parents=True, exist_ok=True)
     _remove_remains(folder)
     partial = folder.with_name(f".{folder.name}.partial-{os.getpid()}")
@@ -88,6 +89,9 @@ def write(folder: Path, root: Path, about: dict[str, Any], build: Callable[[Work
         _sync_folder(folder.parent)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+        for parent in absent:  # where nothing came of it, nothing is left
+            if not any(parent.iterdir()):
+                parent.rmdir()
     return read(folder, root, about)
 
 

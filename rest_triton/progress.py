@@ -9,6 +9,9 @@ from contextlib import contextmanager
 INTERVAL = 0.2  # seconds between two looks of the line
 
 
+_under_way: "list[Progress]" = []
+
+
 class Progress:
     """One line about work that is going on. ``say`` replaces what it tells; the seconds count up by themselves."""
 
@@ -38,10 +41,12 @@ def progress(what: str) -> Iterator[Progress]:
         yield shown
         return
     stop = threading.Event()
+    _under_way.append(shown)
 
     def refresh() -> None:
         while not stop.wait(INTERVAL):
-            print(f"\r\x1b[K{shown.line()}", end="", file=sys.stderr, flush=True)
+            if _under_way[-1] is shown:  # what is going on inside says more
+                print(f"\r\x1b[K{shown.line()}", end="", file=sys.stderr, flush=True)
 
     thread = threading.Thread(target=refresh, daemon=True)
     thread.start()
@@ -50,9 +55,11 @@ def progress(what: str) -> Iterator[Progress]:
     finally:
         stop.set()
         thread.join()
+        _under_way.remove(shown)
         print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
 def notice(text: str) -> None:
     """A line that a person should see, on a terminal or in a log."""
-    print(text, file=sys.stderr, flush=True)
+    clear = "\r\x1b[K" if _under_way else ""  # the line of what is under way comes back below
+    print(f"{clear}{text}", file=sys.stderr, flush=True)

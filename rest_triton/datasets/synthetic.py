@@ -49,8 +49,8 @@ class Shape:
 
     @property
     def bytes_needed(self) -> int:
-        """At the most while it is made: the edges as drawn and as sorted into a CSR, then features."""
-        return self.edges * 12 + self.nodes * (4 * self.features + 64)
+        """At the most while it is made: the edges as drawn and as sorted into a CSR, or the CSR and features."""
+        return max(12 * self.edges, 4 * self.edges + 4 * self.nodes * self.features) + 64 * self.nodes
 
 
 #: As published, symmetric, with the published shares of training and validation nodes.
@@ -142,12 +142,12 @@ def generate(shape: Shape, name: str = "synthetic") -> Graph:
         owner = torch.repeat_interleave(torch.arange(n, dtype=torch.int32), stubs.diff())
         source, target = kernels.edges(
             owner, stubs, BLOCK_SIZE, torch.from_numpy(block_class), torch.from_numpy(class_blocks), n, factor, offset,
-            LOCAL, SAME_CLASS, seed_key(4 * shape.seed + once),
+            LOCAL, SAME_CLASS, seed_key(16 * shape.seed + once),
         )  # fmt: skip
         return csr.from_edges(source, target, n, mirror=True)
 
     rowptr, col = draw(shape.edges // 2, 0)
-    for once in (1, 2):  # edges drawn twice count once: a few more, until nearly all are there
+    for once in range(1, 9):  # edges drawn twice count once: a few more, until nearly all are there
         missing = shape.edges - col.numel()
         if missing > shape.edges // 200:
             rowptr, col = csr.union((rowptr, col), draw(missing // 2, once))
@@ -155,7 +155,7 @@ def generate(shape: Shape, name: str = "synthetic") -> Graph:
     centres = torch.from_numpy(rng.standard_normal((shape.classes, shape.features), np.float32))
     centres /= centres.norm(dim=1, keepdim=True)
     x = new_rows(n, shape.features, torch.float32, torch.device("cpu"))
-    kernels.features(torch.from_numpy(latent), centres, SIGNAL, factor, offset, x, seed_key(4 * shape.seed + 3))
+    kernels.features(torch.from_numpy(latent), centres, SIGNAL, factor, offset, x, seed_key(16 * shape.seed + 15))
     place = torch.from_numpy((np.arange(n) * factor + offset) % n)
     y = torch.empty(n, dtype=torch.int64)
     y[place] = torch.from_numpy(label).long()
