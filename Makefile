@@ -68,7 +68,7 @@ $(installed): pyproject.toml constraints.txt | $(VENV)/.created
 	@echo "Installing rest_triton and what it needs into $(VENV) (torch is large: this can take minutes)"
 	@rm -f $@
 	@$(pip_install) setuptools
-	@$(pip_install) --no-build-isolation -e .
+	@$(pip_install) --no-build-isolation -e '.[datasets]'
 	@touch $@
 
 $(installed_dev): $(installed)

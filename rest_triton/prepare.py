@@ -1,0 +1,64 @@
+"""Prepare a data set, and divide it into clusters, without training on it.
+
+    python -m rest_triton.prepare --dataset products --root data --parts 40
+
+What is stored below the root is all that training needs: it can be copied to a machine that has neither the data nor a
+network.
+"""
+
+import argparse
+import time
+from collections.abc import Sequence
+from typing import get_args
+
+from .datasets import DATASETS, load
+from .graph import Graph
+from .machine import readable
+from .malloc import keep_freed_memory
+from .partition import Method, partition
+
+
+def describe(graph: Graph) -> str:
+    """A few lines about a graph, for a person."""
+    degree = graph.degree
+    lines = [str(graph)]
+    if graph.num_nodes:
+        mean, most, isolated = graph.num_edges / graph.num_nodes, int(degree.max()), int((degree == 0).sum())
+        lines.append(f"  degree: mean {mean:.1f}, most {most:,}; {isolated:,} nodes without neighbours")
+    masks = {name: getattr(graph, f"{name}_mask") for name in ("train", "val", "test")}
+    shares = [f"{name} {int(mask.sum()):,}" for name, mask in masks.items() if mask is not None]
+    if shares:
+        lines.append(f"  nodes: {', '.join(shares)}")
+    lines.append(f"  {readable(graph.nbytes)}; structure {graph.fingerprint}")
+    return "\n".join(lines)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m rest_triton.prepare", description="Prepare a data set and its clusters."
+    )
+    known = ", ".join(DATASETS)
+    parser.add_argument("--dataset", required=True, help=f"{known}; synthetic:<shape>[@scale]; or the path of an .npz")
+    parser.add_argument("--root", default="data", help="folder for downloads and prepared graphs (default: data)")
+    parser.add_argument("--split", type=int, default=0, help="which split, of data sets that have several (default: 0)")
+    parser.add_argument("--parts", type=int, help="also divide it into so many clusters")
+    parser.add_argument("--method", choices=get_args(Method), default="metis", help="how to divide it (default: metis)")
+    parser.add_argument("--seed", type=int, default=0, help="of the division (default: 0)")
+    options = parser.parse_args(arguments)
+    keep_freed_memory()
+    try:
+        begin = time.perf_counter()
+        graph = load(options.dataset, options.root, split=options.split)
+        print(describe(graph))
+        print(f"  ready after {time.perf_counter() - begin:.1f} s")
+        if options.parts is not None:
+            begin = time.perf_counter()
+            print(partition(graph, options.parts, method=options.method, seed=options.seed, root=options.root).describe())
+            print(f"  ready after {time.perf_counter() - begin:.1f} s")
+    except (ValueError, OSError, ImportError, MemoryError) as error:
+        # Expected ones say what to do; a traceback would hide it.
+        parser.exit(1, f"{error}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,52 @@
+"""Command lines, as a person runs them."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SMALL = "synthetic:nodes=1500,edges=12000,features=16,classes=4"
+
+
+def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", *arguments], cwd=cwd, capture_output=True, text=True)
+
+
+def test_prepare(tmp_path: Path) -> None:
+    first = run("rest_triton.prepare", "--dataset", SMALL, "--parts", "6", "--method", "stream", cwd=tmp_path)
+    assert first.returncode == 0 and first.stderr == ""
+    assert "1,500 nodes, 1" in first.stdout and "degree: mean 8.0" in first.stdout and "6 clusters by stream" in first.stdout
+    assert (tmp_path / "data" / "prepared").is_dir() and len(list((tmp_path / "data" / "partitions").iterdir())) == 1
+    again = run("rest_triton.prepare", "--dataset", SMALL, "--parts", "6", "--method", "stream", cwd=tmp_path)
+    lines = [[line for line in r.stdout.splitlines() if "ready after" not in line] for r in (first, again)]
+    assert lines[0] == lines[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--dataset", "product"], "'product' is not a data set: did you mean 'products'?"),
+        (["--dataset", "nothing.npz"], "nothing.npz does not exist"),
+        (["--dataset", SMALL, "--parts", "0"], "parts is 0; it must be"),
+        (["--dataset", SMALL, "--split", "7"], "split is 7"),
+    ],
+)
+def test_errors_without_traceback(arguments: list[str], message: str, tmp_path: Path) -> None:
+    result = run("rest_triton.prepare", *arguments, cwd=tmp_path)
+    assert result.returncode == 1
+    assert message in result.stderr and "Traceback" not in result.stderr
+
+
+def test_demo(tmp_path: Path) -> None:
+    result = run("rest_triton.demo", "--dataset", SMALL, "--epochs", "4", cwd=tmp_path)
+    assert result.returncode == 0 and result.stderr == "", result.stderr
+    epochs = [
+        line.split()
+        for line in result.stdout.splitlines()
+        if line.strip()[:1].isdigit() and "%" in line and "by" not in line
+    ]
+    assert [int(words[0]) for words in epochs] == [1, 2, 3, 4]
+    assert float(epochs[-1][1]) < float(epochs[0][1])  # the loss fell
+    wrong = run("rest_triton.demo", "--dataset", "synthetic:product", cwd=tmp_path)
+    assert wrong.returncode == 1 and "did you mean 'products'" in wrong.stderr and "Traceback" not in wrong.stderr
