@@ -90,6 +90,8 @@ class Graph:
         check.tensor("col", self.col, check.INDEX_DTYPES, 1)
         check.row_pointers("rowptr", self.rowptr, self.col.numel(), "edges")
         check.in_range("col", self.col, 0, self.num_nodes, "the node ids")
+        if self.num_nodes <= 2**31:  # half the bytes, and what is read most
+            object.__setattr__(self, "col", self.col.to(torch.int32))
 
     def _check_nodes(self) -> None:
         n = self.num_nodes
@@ -165,7 +167,7 @@ class Graph:
 
     def deduplicate(self) -> "Graph":
         """Each edge once."""
-        return self._with_edges(csr.deduplicate(self.rowptr, self.col), None)
+        return self._with_edges(csr.deduplicate(self.rowptr, self.col), None if self.directed else False)
 
     def with_self_loops(self) -> "Graph":
         """Every node its own neighbour, once."""
@@ -173,7 +175,7 @@ class Graph:
 
     def without_self_loops(self) -> "Graph":
         """No node its own neighbour."""
-        return self._with_edges(csr.without_self_loops(self.rowptr, self.col), None)
+        return self._with_edges(csr.without_self_loops(self.rowptr, self.col), self.directed)
 
     def reverse(self) -> "Graph":
         """Every edge turned round."""

@@ -1,18 +1,29 @@
 """What this machine has, and how to say so."""
 
 import os
+from pathlib import Path
 
 
 def available_memory() -> int:
-    """Bytes that can be had without swapping."""
+    """Bytes that can be had without swapping, within what a container is allowed."""
+    free = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    for line in _read("/proc/meminfo").splitlines():
+        if line.startswith("MemAvailable:"):
+            free = int(line.split()[1]) * 1024
+    limit, used = _read("/sys/fs/cgroup/memory.max").strip(), _read("/sys/fs/cgroup/memory.current").strip()
+    if not (limit.isdigit() and used.isdigit()):
+        return free
+    cache = [
+        line.split()[1] for line in _read("/sys/fs/cgroup/memory.stat").splitlines() if line.startswith("inactive_file ")
+    ]
+    return min(free, int(limit) - int(used) + sum(map(int, cache)))  # files that are only remembered give way
+
+
+def _read(path: str) -> str:
     try:
-        with open("/proc/meminfo") as file:
-            for line in file:
-                if line.startswith("MemAvailable:"):
-                    return int(line.split()[1]) * 1024
+        return Path(path).read_text()
     except OSError:
-        pass
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        return ""
 
 
 def readable(size: float) -> str:

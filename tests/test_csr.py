@@ -190,6 +190,10 @@ def test_wide_indices(monkeypatch: pytest.MonkeyPatch) -> None:
         narrow_result, wide_result = function(rowptr, col), function(rowptr, wide)
         assert torch.equal(narrow_result[0], wide_result[0])
         assert wide_result[1].dtype == torch.int64 and torch.equal(narrow_result[1].long(), wide_result[1])
+    for function in (csr.reverse, csr.symmetrise, lambda r, c: csr.union((r, c), (rowptr, col))):
+        narrow_result, wide_result = function(rowptr, col), function(rowptr, wide)
+        assert torch.equal(narrow_result[0], wide_result[0])
+        assert wide_result[1].dtype == torch.int64 and torch.equal(narrow_result[1].long(), wide_result[1])
     names = csr.reverse_with_names(rowptr, col)[2]
     monkeypatch.setattr(buckets, "NARROW", 30)
     made = csr.from_edges(edges[:, 1], edges[:, 0], nodes)

@@ -48,6 +48,12 @@ def test_from_edges() -> None:
     assert graph.symmetrise().reverse().col is not None and graph.symmetrise().symmetrise().directed is False
 
 
+def test_wide_columns_become_narrow() -> None:
+    graph = Graph(torch.tensor([0, 0, 1, 2]), torch.tensor([0, 1]))
+    assert graph.col.dtype == torch.int32
+    assert graph.symmetrise().col.tolist() == [1, 0, 2, 1]
+
+
 def test_directed_is_seen() -> None:
     rowptr, col = graphs.undirected()
     ascending = torch.cat([row.sort().values for row in col.split(rowptr.diff().tolist())])

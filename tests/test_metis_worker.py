@@ -119,6 +119,7 @@ def test_interrupting_metis(broken_metis: Callable[[str], None], tmp_path: Path)
         time.sleep(0.3)  # until the child is not only started, but waited for
         os.kill(os.getpid(), signal.SIGINT)
 
+    begin = time.monotonic()
     sender = threading.Thread(target=interrupt)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # where tests run in the background, it is ignored
     try:
@@ -130,6 +131,7 @@ def test_interrupting_metis(broken_metis: Callable[[str], None], tmp_path: Path)
         signal.signal(signal.SIGINT, before)
     with pytest.raises(ProcessLookupError):
         os.kill(int(pid.read_text()), 0)
+    assert time.monotonic() - begin < 30
     assert len(meanwhile) == 1 and not any((tmp_path / "partitions").iterdir())
 
 

@@ -57,6 +57,18 @@ def test_the_line_ends_with_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
     assert terminal.getvalue() == "\r\x1b[K" and module._under_way == []
 
 
+def test_memory_that_a_container_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    files = {"/proc/meminfo": "MemTotal: 9 kB\nMemAvailable:   4000 kB\n"}
+    monkeypatch.setattr("rest_triton.machine._read", lambda path: files.get(path, ""))
+    assert available_memory() == 4000 * 1024
+    files |= {"/sys/fs/cgroup/memory.max": "max\n", "/sys/fs/cgroup/memory.current": "5\n"}
+    assert available_memory() == 4000 * 1024
+    files |= {"/sys/fs/cgroup/memory.max": "3000000\n", "/sys/fs/cgroup/memory.current": "1000000\n"}
+    assert available_memory() == 2_000_000
+    files["/sys/fs/cgroup/memory.stat"] = "active_file 7\ninactive_file 500000\n"
+    assert available_memory() == 2_500_000
+
+
 def test_sizes_and_names_for_people() -> None:
     assert [readable(s) for s in (0, 1023, 1536, 5 << 20, 3 << 40)] == [
         "0 bytes",

@@ -199,7 +199,9 @@ def edges_to_csr(
     chunk = max(1, -(-count // chunks))
     chunks = -(-count // chunk)
     cursors = np.zeros((chunks, buckets), np.int64)
-    wide, names_wide = nodes > NARROW, edges > NARROW
+    # A CSR keeps the width of its indices; edges get the one that their number of nodes needs.
+    wide = nodes > NARROW if rowptr is None else target.dtype == torch.int64
+    names_wide = edges > NARROW
     ends = (source, int(source is not None and source.dtype == torch.int64), target, int(target.dtype == torch.int64))
     common = (*ends, rowptr, nodes, int(mirror), shift, buckets, cursors.ctypes.data)
     count_task.launch(count, chunk, *common)

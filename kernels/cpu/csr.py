@@ -117,6 +117,8 @@ def rewrite(
     """The CSR whose rows are what ``mode`` makes of this one's; the same arrays where nothing changes."""
     nodes, wide = rowptr.numel() - 1, int(col.dtype == torch.int64)
     other_rowptr, other_col = other if other is not None else (None, None)
+    if other_col is not None:
+        other_col = other_col.to(col.dtype)
     out_rowptr = torch.empty(nodes + 1, dtype=torch.int64)
     out_rowptr[0] = 0
     chunk = chunk_size(nodes, 16, 4096)
