@@ -125,6 +125,12 @@ def test_as_many_edges_but_other_ones() -> None:
     """One loop too many here and one missing there: the number of edges says nothing."""
     rowptr, col = torch.tensor([0, 2, 2]), torch.tensor([0, 0], dtype=torch.int32)
     assert_same(csr.with_self_loops(rowptr, col), (torch.tensor([0, 1, 2]), torch.tensor([0, 1], dtype=torch.int32)))
+    # One edge twice, another missing, in one row.
+    twice, other = (
+        (rowptr, torch.tensor([1, 1], dtype=torch.int32)),
+        (torch.tensor([0, 1, 1]), torch.tensor([0], dtype=torch.int32)),
+    )
+    assert_same(csr.union(twice, other), (torch.tensor([0, 2, 2]), torch.tensor([0, 1], dtype=torch.int32)))
 
 
 def test_permute(graph: tuple[int, Tensor], on_threads: None) -> None:

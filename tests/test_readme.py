@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -9,11 +10,26 @@ README = Path(__file__).parent.parent / "README.md"
 BLOCKS = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
 
 
-@pytest.mark.parametrize("block", BLOCKS, ids=range(len(BLOCKS)))
-def test_code_in_the_readme(block: str) -> None:
-    names: dict = {}
+def run(block: str) -> dict[str, Any]:
+    names: dict[str, Any] = {}
     exec(block, names)
+    return names
+
+
+def test_the_ops() -> None:
+    names = run(BLOCKS[0])
     assert names["x"].grad is not None and names["y"].shape == (500, 128)
+
+
+def test_graphs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = run(BLOCKS[1])
+    assert names["clusters"].num_clusters == 20 and names["z"].shape == (len(names["batch"]), 128)
+    assert {path.name for path in (tmp_path / "data").iterdir()} == {"prepared", "partitions"}
+
+
+def test_no_other_code_in_the_readme() -> None:
+    assert len(BLOCKS) == 2
 
 
 def test_commands_in_the_readme_exist() -> None:

@@ -132,10 +132,10 @@ def test_neighbours_help() -> None:
 def test_the_same_name_is_the_same_graph_for_good() -> None:
     """Stored graphs, partitions and results are filed under it: a change raises REVISION."""
     assert synthetic.REVISION == 1
-    graph = generate(Shape(3000, 20_000, 4, 5))
+    graph = generate(Shape(3000, 200_000, 4, 5))  # with hubs
     assert isinstance(graph.x, Tensor) and graph.y is not None
-    assert (graph.fingerprint, int(graph.y.sum())) == ("57fca72456f7a903da70a5a9a5582d82", 3505)
-    assert float(graph.x.double().sum()) == pytest.approx(15.4934, abs=1e-3)
+    assert (graph.fingerprint, int(graph.y.sum())) == ("59adb4642a29e7691e295c2d77e123a3", 3505)
+    assert float(graph.x.double().sum()) == pytest.approx(1383.6905, abs=1e-3)
 
 
 def test_scrambled() -> None:
