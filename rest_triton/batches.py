@@ -139,13 +139,20 @@ class PositionMaps:
         """A map in which the batch's nodes are rows of x, until the block ends: however it ends, the map is restored."""
         if batch.num_nodes != self.num_nodes:
             raise ValueError(f"the batch is of a graph with {batch.num_nodes} nodes, the maps of one with {self.num_nodes}")
-        position = self._free.pop() if self._free else self._new()
+        position = self.take()
         try:
             batch.write_positions(position)
             yield position
         finally:
             batch.restore_positions(position)
-            self._free.append(position)
+            self.give_back(position)
+
+    def take(self) -> Tensor:
+        """A map in which nobody is in a batch, for the caller alone until :meth:`give_back`, with everyone outside again."""
+        return self._free.pop() if self._free else self._new()
+
+    def give_back(self, position: Tensor) -> None:
+        self._free.append(position)
 
 
 class ClusterBatches:

@@ -11,18 +11,23 @@ from .library import define, dense, differentiate, mutate, row_major
 from .memory import new_rows
 
 
-def gather_rows_definition(table: Tensor, index: Tensor, *, dtype: torch.dtype | None = None) -> Tensor:
+def gather_rows_definition(
+    table: Tensor, index: Tensor, *, dtype: torch.dtype | None = None, out: Tensor | None = None
+) -> Tensor:
     """What :func:`gather_rows` means, in plain torch."""
-    return table[index.to(table.device)].to(index.device, dtype or table.dtype)
+    rows = table[index.to(table.device)].to(index.device, dtype or table.dtype)
+    return rows if out is None else out.copy_(rows)
 
 
-def gather_rows(table: Tensor, index: Tensor, *, dtype: torch.dtype | None = None) -> Tensor:
+def gather_rows(table: Tensor, index: Tensor, *, dtype: torch.dtype | None = None, out: Tensor | None = None) -> Tensor:
     """``table[index]`` in another dtype, in one pass.
 
     Args:
         table: [N, D] float32, bfloat16 or float16, differentiable. In pinned host memory it is read by the GPU directly.
         index: int64[K], on the device where the result is wanted.
         dtype: of the result. Default: the table's.
+        out: [K, D], written and returned: a buffer that is used again costs no page faults. Its dtype counts, and nothing
+            is differentiated.
 
     Returns: [K, D].
 
@@ -35,10 +40,23 @@ def gather_rows(table: Tensor, index: Tensor, *, dtype: torch.dtype | None = Non
     check.device("table", table, index.device, may_be_pinned=True)
     if dtype is not None and dtype not in check.ROW_DTYPES:
         raise TypeError(f"dtype is {dtype}; it must be {check.names(check.ROW_DTYPES)}")
+    if out is not None:
+        check.tensor("out", out, check.ROW_DTYPES, 2)
+        check.size("out", out, 0, index.shape[0], "one per index")
+        check.size("out", out, 1, table.shape[1], "the width of the table")
+        check.device("out", out, index.device)
+        check.no_gradient("table", table, "out is written, not differentiated")
+        if out.stride(1) != 1 and out.shape[1] > 1:
+            raise ValueError(f"out has strides {out.stride()}; its rows must be contiguous to be written")
+        if dtype not in (None, out.dtype):
+            raise TypeError(f"dtype is {dtype}, but out is {out.dtype}; leave dtype away")
     if backend.debugging():
         check.in_range("index", index, 0, table.shape[0], "the rows of the table")
     if backend.runs_definition():
-        return gather_rows_definition(table, index, dtype=dtype)
+        return gather_rows_definition(table, index, dtype=dtype, out=out)
+    if out is not None:
+        _gather_into(table, index, out)
+        return out
     return _gather(table, index, dtype or table.dtype)
 
 
@@ -102,6 +120,14 @@ def _gather_kernel(table: Tensor, index: Tensor, dtype: torch.dtype) -> Tensor:
     return out
 
 
+def _gather_into_kernel(table: Tensor, index: Tensor, out: Tensor) -> None:
+    backend.kernels(index.device).gather_rows(out, row_major(table), dense(index))
+
+
+def _gather_into_fake(table: Tensor, index: Tensor, out: Tensor) -> None:
+    return None
+
+
 def _gather_fake(table: Tensor, index: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.empty(index.shape[0], table.shape[1], dtype=dtype, device=index.device)
 
@@ -126,15 +152,19 @@ def _scatter_fake(table: Tensor, index: Tensor, src: Tensor, blend: float, stamp
     return None
 
 
-def _scatter_autograd(redispatch: Callable[..., None], *args: Any) -> None:
+def _not_differentiated(redispatch: Callable[..., None], *args: Any) -> None:
     redispatch(*args)
 
 
 _gather = define("gather_rows(Tensor table, Tensor index, ScalarType dtype) -> Tensor", _gather_kernel, _gather_fake)
 differentiate(_gather, _gather_setup, _gather_backward)
+_gather_into = define(
+    "gather_rows_into(Tensor table, Tensor index, Tensor(a!) out) -> ()", _gather_into_kernel, _gather_into_fake
+)
+mutate(_gather_into, _not_differentiated)
 _scatter = define(
     "scatter_rows(Tensor(a!) table, Tensor index, Tensor src, float blend, Tensor(b!)? stamp, SymInt step) -> ()",
     _scatter_kernel,
     _scatter_fake,
 )
-mutate(_scatter, _scatter_autograd)
+mutate(_scatter, _not_differentiated)

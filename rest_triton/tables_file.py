@@ -1,0 +1,112 @@
+"""Tables in one file, for checkpoints: written and read in pieces, never twice in memory.
+
+"rest_triton tables 1\\n", length of the header (8 bytes), header (JSON), then for each table its stamps and rows, then the
+CRC-32 of all that (4 bytes)
+"""
+
+import json
+import os
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import numpy as np
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from .history import HistoryStore
+
+MAGIC = b"rest_triton tables 1\n"
+PIECE = 64 << 20  # bytes
+
+
+def save(store: "HistoryStore", path: Path, step: int) -> None:
+    """Write all tables of a store, as of ``step``: all of the file or none of it."""
+    header = json.dumps(_describe(store) | {"step": step}).encode()
+    scratch = path.with_name(f"{path.name}.partial-{os.getpid()}")
+    try:
+        with open(scratch, "wb") as file:
+            checksum = 0
+            for piece in (MAGIC, len(header).to_bytes(8, "little"), header, *_pieces(store)):
+                checksum = zlib.crc32(piece, checksum)
+                file.write(piece)
+            file.write(checksum.to_bytes(4, "little"))
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(scratch, path)
+    finally:
+        scratch.unlink(missing_ok=True)
+
+
+def load(store: "HistoryStore", path: Path) -> int:
+    """Read tables that :func:`save` wrote into a store of the same shape; returns their step.
+
+    The whole file is read and compared with its checksum before the first row is changed.
+    """
+    with open(path, "rb") as file:
+        step, begin = _check(store, path, file)
+        file.seek(begin)
+        for tensor in _tensors(store):
+            for piece in tensor.split(_rows_per_piece(tensor)):
+                values = np.frombuffer(file.read(piece.nbytes), np.uint8)
+                piece.copy_(torch.from_numpy(values.copy()).view(piece.dtype).view(piece.shape))
+    return step
+
+
+def _check(store: "HistoryStore", path: Path, file: BinaryIO) -> tuple[int, int]:
+    """(step, where the arrays begin), if the file is whole and of this store."""
+    again = f"{path} cannot be used: {{}}; delete it, and the tables are filled again"
+    size = path.stat().st_size
+    if file.read(len(MAGIC)) != MAGIC:
+        raise ValueError(again.format("it was not written by this version of rest_triton"))
+    length = int.from_bytes(file.read(8), "little")
+    if length > size:
+        raise ValueError(again.format(f"it ends after {size} bytes, within its header"))
+    try:
+        header = json.loads(file.read(length))
+        step = int(header.pop("step"))
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        raise ValueError(again.format(f"its header cannot be read ({error})")) from None
+    for name, value in _describe(store).items():
+        if header.get(name) != value:
+            raise ValueError(f"{path} has tables with {name} {header.get(name)}, this run has {value}; it is of another run")
+    begin = file.tell()
+    expected = begin + sum(tensor.nbytes for tensor in _tensors(store)) + 4
+    if size != expected:
+        raise ValueError(again.format(f"it has {size} bytes instead of {expected}"))
+    file.seek(0)
+    checksum, left = 0, size - 4
+    while left:
+        piece = file.read(min(PIECE, left))
+        checksum, left = zlib.crc32(piece, checksum), left - len(piece)
+    if file.read(4) != checksum.to_bytes(4, "little"):
+        raise ValueError(again.format("its checksum is wrong"))
+    return step, begin
+
+
+def _describe(store: "HistoryStore") -> dict[str, Any]:
+    return {
+        "num_nodes": store.num_nodes,
+        "widths": list(store.widths),
+        "dtype": str(store.dtype).removeprefix("torch."),
+        "fingerprint": store.fingerprint,
+    }
+
+
+def _tensors(store: "HistoryStore") -> Iterator[Tensor]:
+    for table in store.tables:
+        yield table.stamp
+        yield table.rows
+
+
+def _rows_per_piece(tensor: Tensor) -> int:
+    return max(1, PIECE // max(1, tensor[:1].nbytes)) if tensor.shape[0] else 1
+
+
+def _pieces(store: "HistoryStore") -> Iterator[Any]:
+    for tensor in _tensors(store):
+        for piece in tensor.split(_rows_per_piece(tensor)):
+            if piece.numel():
+                yield memoryview(piece.cpu().contiguous().view(torch.uint8).numpy()).cast("B")

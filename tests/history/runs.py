@@ -1,0 +1,90 @@
+"""Small runs of whole training steps, for tests: a graph, a model, a store, an engine, and what they compute."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from rest_triton.batches import Batch, ClusterBatches
+from rest_triton.engine import Engine
+from rest_triton.graph import Graph
+from rest_triton.history import HistoryStore
+from rest_triton.lanes import Lanes
+from rest_triton.models import APPNP, GCN, GCNII
+from rest_triton.view import Scene
+
+NODES, CLASSES, FEATURES = 120, 5, 12
+PTR = torch.tensor([0, 17, 30, 52, 70, 95, 120])
+
+MODELS: dict[str, Callable[[], torch.nn.Module]] = {
+    "gcn": lambda: GCN(FEATURES, 16, CLASSES, 3, dropout=0.3),
+    "gcn-norm": lambda: GCN(FEATURES, 16, CLASSES, 3, dropout=0.3, batch_norm=True, residual=True),
+    "appnp": lambda: APPNP(FEATURES, 16, CLASSES, 4, dropout=0.3),
+    "gcnii": lambda: GCNII(FEATURES, 16, CLASSES, 4, dropout=0.3),
+    "gcnii-norm": lambda: GCNII(FEATURES, 16, CLASSES, 3, dropout=0.3, shared_weights=False, batch_norm=True),
+}
+
+
+def graph(directed: bool = False) -> Graph:
+    g = torch.Generator().manual_seed(0)
+    edges = torch.randint(0, NODES - 3, (2, 500), generator=g)  # three nodes are isolated
+    x = torch.randn(NODES, FEATURES, generator=g)
+    y = torch.randint(0, CLASSES, (NODES,), generator=g)
+    return Graph.from_edges(edges, NODES, symmetrise=not directed, x=x, y=y, train_mask=torch.rand(NODES, generator=g) < 0.5)
+
+
+class FarStore(HistoryStore):
+    """On a CPU, tables as beside a GPU: rows are staged, and written by the io lane."""
+
+    direct = False  # type: ignore[assignment]
+
+
+class Run:
+    """A model in training, from a seed."""
+
+    def __init__(
+        self, model: str = "gcn", *, lanes: Lanes | None = None, far: bool = False, directed: bool = False, **store: Any
+    ) -> None:
+        torch.manual_seed(0)
+        self.graph, self.model = graph(directed), MODELS[model]()
+        make = FarStore if far else HistoryStore
+        self.store = make(NODES, self.model.widths, lanes=lanes, **store)  # type: ignore[arg-type]
+        assert isinstance(self.graph.x, Tensor)
+        self.engine = Engine(Scene(self.graph.adjacency("gcn"), self.graph.x, self.store, seed=7), self.model)
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=0.02)
+        self.batches, self.refresh_batches = ClusterBatches(PTR, 2, seed=1), ClusterBatches(PTR, 2, seed=2)
+        self.engine.fill()
+
+    def loss_of(self, batch: Batch) -> Callable[[Tensor], Tensor | None]:
+        assert self.graph.train_mask is not None and self.graph.y is not None
+        chosen, y = batch.take(self.graph.train_mask), batch.take(self.graph.y)
+        return lambda logits: F.cross_entropy(logits[chosen], y[chosen]) if bool(chosen.any()) else None
+
+    def step(self, number: int, method: str = "gas", frequency: int = 1) -> Tensor | None:
+        """Step ``number``, from 1: ``gas``, ``rest`` or ``is``."""
+        per_epoch = len(self.batches)
+        batch = self.batches.epoch((number - 1) // per_epoch)[(number - 1) % per_epoch]
+        first = (number - 1) * frequency
+        others: Sequence[Batch] = [
+            self.refresh_batches.epoch(i // per_epoch)[i % per_epoch] for i in range(first, first + frequency)
+        ]
+        return self.engine.step(
+            batch, number, self.loss_of(batch), self.optimizer, refresh=others if method == "rest" else (),
+            importance=frequency if method == "is" else 0,
+        )  # fmt: skip
+
+    def losses(self, steps: int, method: str = "gas", frequency: int = 1) -> list[float]:
+        return [float(loss) for n in range(steps) if (loss := self.step(n + 1, method, frequency)) is not None]
+
+    def state(self) -> list[Tensor]:
+        """Everything that steps change."""
+        slots = [v for s in self.optimizer.state.values() for v in s.values() if isinstance(v, Tensor)]
+        tables = [t for table in self.store.tables for t in (table.rows, table.stamp)]
+        return [*self.model.state_dict().values(), *slots, *tables]
+
+
+def disk(folder: Path) -> dict[str, Any]:
+    return dict(place="disk", folder=folder, fingerprint=graph().fingerprint)
