@@ -176,3 +176,29 @@ def store_index(address, wide, k, value):
         store_i64(address + 8 * k, value)
     else:
         store_i32(address + 4 * k, np.int32(value))
+
+
+@intrinsic
+def stream_line(typing, target, source):
+    """Copy 64 bytes to an aligned address past the caches: the line is not read before it is overwritten, and does not push
+    out what is still needed. Visible to other threads after ``fence``."""
+
+    def generate(context, builder, signature, arguments):
+        line = ir.VectorType(ir.IntType(32), 16)
+        target, source = (builder.inttoptr(address, line.as_pointer()) for address in arguments)
+        store = builder.store(builder.load(source, align=1, typ=line), target, align=64)
+        store.set_metadata("nontemporal", builder.module.add_metadata([ir.IntType(32)(1)]))
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), generate
+
+
+@intrinsic
+def fence(typing):
+    """What this thread has written is seen by others before anything it writes afterwards."""
+
+    def generate(context, builder, signature, arguments):
+        builder.fence("seq_cst")
+        return context.get_dummy_value()
+
+    return types.void(), generate

@@ -11,16 +11,25 @@ import torch
 from numba import njit
 
 from .edges import prefetch_row
-from .intrinsics import double_of_word, f32_at, load_i64, next_ticket, store_i32, store_i64, u16_at
+from .intrinsics import double_of_word, f32_at, fence, load_i64, next_ticket, store_i32, store_i64, stream_line, u16_at
 from .pool import Task, chunk_size
 from .rowtypes import FLOAT32, code, load_row, row_bytes, store_row
 
 (
     COUNT, CHUNK, WIDTH, TABLE, TABLE_STRIDE, TABLE_DTYPE, INDEX, DENSE, DENSE_STRIDE, DENSE_DTYPE,
-    BLEND, STAMP, STAMP_WIDE, STEP,
-) = range(1, 15)  # fmt: skip
+    STREAM, BLEND, STAMP, STAMP_WIDE, STEP,
+) = range(1, 16)  # fmt: skip
 
 AHEAD = 16
+LINE = 64  # bytes
+STREAM_FROM = 32 << 20  # bytes in all: what fits in a cache may be wanted there next
+
+
+@njit(forceinline=True)
+def stream_row(target, source, nbytes):
+    """The row at target = the row at source, in whole lines, past the caches."""
+    for at in range(0, nbytes, LINE):
+        stream_line(target + at, source + at)
 
 
 @njit
@@ -68,7 +77,11 @@ def gather_task(block):
         for i in range(begin, end):
             ask_ahead(i, begin, end, table, index, stride, nbytes)
             source = table + load_i64(index + 8 * i) * stride
-            copy_row(dense + i * dense_stride, dense_dtype, source, dtype, row, width)
+            if block[STREAM]:
+                stream_row(dense + i * dense_stride, source, nbytes)
+            else:
+                copy_row(dense + i * dense_stride, dense_dtype, source, dtype, row, width)
+    fence()
     scratch[0] = 0  # in use until here: it is reached by address only, which Numba does not see
 
 
@@ -94,7 +107,8 @@ def scatter_task(block):
             break
         end = min(begin + block[CHUNK], count)
         for i in range(begin, end):
-            ask_ahead(i, begin, end, table, index, stride, nbytes)
+            if block[STREAM] == 0:  # else no line of the table is read
+                ask_ahead(i, begin, end, table, index, stride, nbytes)
             row_id = load_i64(index + 8 * i)
             source, target = dense + i * dense_stride, table + row_id * stride
             if new != 1:
@@ -103,6 +117,8 @@ def scatter_task(block):
                 for d in range(width):
                     row[d] = old * before[d] + new * row[d]
                 store_row(target, dtype, row_address, width)
+            elif block[STREAM]:
+                stream_row(target, source, nbytes)
             else:
                 copy_row(target, dtype, source, dense_dtype, row_address, width)
             if block[STAMP] != 0:
@@ -110,20 +126,26 @@ def scatter_task(block):
                     store_i64(block[STAMP] + 8 * row_id, block[STEP])
                 else:
                     store_i32(block[STAMP] + 4 * row_id, np.int32(block[STEP]))
+    fence()
     scratch[0] = 0
 
 
-def _row_words(table: torch.Tensor, index: torch.Tensor, dense: torch.Tensor) -> list:
+def _row_words(
+    table: torch.Tensor, index: torch.Tensor, dense: torch.Tensor, written: torch.Tensor, *, whole: bool = True
+) -> list:
+    """``written`` is the one of the two that is written, in ``whole`` rows that do not depend on the old ones."""
+    aligned = all(n % LINE == 0 for n in (written.data_ptr(), row_bytes(written), table.shape[1] * table.element_size()))
+    stream = whole and table.dtype == dense.dtype and aligned and dense.nbytes >= STREAM_FROM
     return [
         index.numel(), chunk_size(index.numel(), 64, 512), table.shape[1], table, row_bytes(table), code(table),
-        index, dense, row_bytes(dense), code(dense),
+        index, dense, row_bytes(dense), code(dense), int(stream),
     ]  # fmt: skip
 
 
 def gather_rows(out: torch.Tensor, table: torch.Tensor, index: torch.Tensor) -> None:
     """Launch."""
     if out.numel() > 0:
-        gather_task.launch(*_row_words(table, index, out))
+        gather_task.launch(*_row_words(table, index, out, out))
 
 
 def scatter_rows(
@@ -138,4 +160,4 @@ def scatter_rows(
     """Launch. A width of zero still stamps."""
     if index.numel() > 0:
         wide = int(stamp is not None and stamp.dtype == torch.int64)
-        scatter_task.launch(*_row_words(table, index, src), float(blend), stamp, wide, step)
+        scatter_task.launch(*_row_words(table, index, src, table, whole=blend == 1), float(blend), stamp, wide, step)

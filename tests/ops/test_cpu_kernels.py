@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rest_triton.kernels.cpu import pool
+from rest_triton.kernels.cpu import rows as rows_module
 from rest_triton.ops import Adjacency, activate, gather_rows, halo, history_spmm, scatter_rows, use_backend
 
 from . import graphs
@@ -119,6 +121,36 @@ def test_works_without_openmp(threads: Any, monkeypatch: pytest.MonkeyPatch) -> 
     with use_backend("torch"):
         expected = history_spmm(adj, rows, everything, None, table)
     torch.testing.assert_close(history_spmm(adj, rows, everything, None, table), expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("width", [32, 47, 128])
+@pytest.mark.parametrize("offset", [0, 1])
+def test_large_rows_go_past_the_caches(
+    dtype: torch.dtype, width: int, offset: int, monkeypatch: pytest.MonkeyPatch, threads: Callable[[int], None]
+) -> None:
+    """Whole aligned lines are streamed, all others are not: the same rows in any case."""
+    streamed = []
+    monkeypatch.setattr(rows_module, "STREAM_FROM", 0)
+    launch = rows_module.gather_task.launch
+    monkeypatch.setattr(rows_module.gather_task, "launch", lambda *words: (streamed.append(words[-1]), launch(*words)))
+    threads(3)
+    table, index = torch.randn(500, width).to(dtype), torch.randperm(500)[:333]
+    memory = torch.zeros(333 * width + 64, dtype=dtype)
+    start = -memory.data_ptr() % 64 // memory.element_size() + offset
+    out = memory[start : start + 333 * width].view(333, width)
+    gather_rows(table, index, out=out)
+    assert torch.equal(out, table[index])
+    assert streamed == [int(offset == 0 and width != 47)]
+    written, stamp = torch.zeros(500 * width + 64, dtype=dtype), torch.zeros(500, dtype=torch.int32)
+    start = -written.data_ptr() % 64 // written.element_size() + offset
+    to = written[start : start + 500 * width].view(500, width)
+    expected = torch.zeros(500, width, dtype=dtype)
+    for blend in (1.0, 0.5):
+        scatter_rows(to, index, out, stamp=stamp, step=7, blend=blend)
+        expected[index] = ((1 - blend) * expected[index].float() + blend * out.float()).to(dtype)
+        assert torch.equal(to, expected)
+    assert torch.equal(torch.nonzero(stamp).flatten(), index.sort().values)
 
 
 def _starts() -> int:

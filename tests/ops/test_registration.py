@@ -77,6 +77,7 @@ SAMPLES: dict[str, Callable[[], tuple[Any, tuple]]] = {
     ),
     "moments": lambda: (OPS.column_moments, (torch.randn(6, 5),)),
     "gather": lambda: (OPS.gather_rows, (torch.randn(9, 5), torch.tensor([3, 1]), torch.bfloat16)),
+    "gather-into": lambda: (OPS.gather_rows_into, (torch.randn(9, 5), torch.tensor([3, 1]), torch.zeros(2, 5))),
     "gather-grad": lambda: (
         OPS.gather_rows,
         (torch.randn(9, 5, requires_grad=True), torch.tensor([3, 1]), torch.float32),
@@ -100,7 +101,7 @@ def test_every_op_has_kernels_for_cpu_and_gpu() -> None:
     names = {n.split("::")[1] for n in torch._C._dispatch_get_all_op_names() if n.startswith("rest_triton::")}
     assert names == {
         "history_spmm", "history_spmm_edge_grad", "activate", "activate_backward", "column_moments", "gather_rows",
-        "scatter_rows", "halo",
+        "gather_rows_into", "scatter_rows", "halo",
     }  # fmt: skip
     for name in names:
         for key in ("CPU", "CUDA", "Meta"):
@@ -110,10 +111,11 @@ def test_every_op_has_kernels_for_cpu_and_gpu() -> None:
 def test_schemas_say_what_is_written() -> None:
     written = {
         name: [a.name for a in getattr(OPS, name).default._schema.arguments if a.alias_info and a.alias_info.is_write]
-        for name in ("history_spmm", "activate", "gather_rows", "scatter_rows", "halo")
+        for name in ("history_spmm", "activate", "gather_rows", "gather_rows_into", "scatter_rows", "halo")
     }
     assert written == {
-        "history_spmm": [], "activate": ["history"], "gather_rows": [], "scatter_rows": ["table", "stamp"], "halo": [],
+        "history_spmm": [], "activate": ["history"], "gather_rows": [], "gather_rows_into": ["out"],
+        "scatter_rows": ["table", "stamp"], "halo": [],
     }  # fmt: skip
 
 

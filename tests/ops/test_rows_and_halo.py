@@ -30,6 +30,19 @@ def test_gather_without_dtype_keeps_the_tables(place: torch.device) -> None:
     )
 
 
+@pytest.mark.parametrize("table", DTYPES)
+@pytest.mark.parametrize("into", DTYPES)
+def test_gather_into_a_buffer(table: torch.dtype, into: torch.dtype, place: torch.device) -> None:
+    values, index = torch.randn(30, 47).to(table).to(place), torch.tensor([3, 29, 0, 3], device=place)
+    buffer = torch.full((6, 50), 7.0, dtype=into, device=place)
+    out = buffer[1:5, :47]
+    assert gather_rows(values, index, out=out) is out
+    assert torch.equal(out, values[index].to(into))
+    buffer[1:5, :47] = 7.0
+    assert bool((buffer == 7.0).all())  # nothing beside it was touched
+    assert gather_rows(values, index[:0], out=buffer[:0, :47]).shape == (0, 47)
+
+
 def test_gather_strided_and_empty(place: torch.device) -> None:
     wide = torch.randn(30, 20, device=place)
     index = torch.tensor([3, 1], device=place)
