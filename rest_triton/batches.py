@@ -5,7 +5,7 @@ Nothing is cut out of the graph to form a batch. It is a list of row ids, and en
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -53,6 +53,14 @@ class Batch:
         for at, begin, end in self._places():
             torch.arange(begin, end, out=rows[at : at + end - begin])
         return rows
+
+    def on(self, device: torch.device | str) -> "Batch":
+        """The same batch with its rows on another device."""
+        device = torch.device(device)
+        if device == self.device:
+            return self
+        nodes = None if self.nodes is None else self.nodes.to(device, non_blocking=True)
+        return replace(self, nodes=nodes, device=device)
 
     def halo(self, adj: Adjacency) -> Tensor:
         """int64[H]: the neighbours of the batch that are not in it, distinct and ascending."""

@@ -29,34 +29,27 @@ class Engine:
     def __init__(self, scene: Scene, model: Module) -> None:
         self.scene, self.model = scene, model
         self.store, self.lanes = scene.store, scene.store.lanes
-        self.maps = PositionMaps(scene.adj.num_nodes, scene.x.device)
+        # A pool for each lane: a map never leaves its lane, so nobody waits for one.
+        self.maps = {lane: PositionMaps(scene.adj.num_nodes, scene.x.device) for lane in (COMPUTE, REFRESH)}
         self.weights = Guard("weights")  # and whatever else all forwards read
-        self._map_guards: dict[int, Guard] = {}
         if getattr(model, "starts_with_aggregate", False):
             self.lanes.submit(COMPUTE, scene.aggregated, writes=[self.weights])
 
     @contextmanager
-    def _entered(self, batch: Batch, halo: Tensor | None) -> Iterator[tuple[Tensor, Guard]]:
+    def _entered(self, batch: Batch, halo: Tensor | None) -> Iterator[Tensor]:
         """The batch in a map of its own, and the slots of its halo, if rows are staged, until the block ends."""
-        position = self.maps.take()
-        guard = self._map_guards.setdefault(position.data_ptr(), Guard("position map"))
-
-        def write() -> None:
+        maps = self.maps[self.lanes.current]
+        position = maps.take()
+        try:
             batch.write_positions(position)
             if halo is not None:
                 position[halo] = ~torch.arange(halo.numel(), dtype=position.dtype, device=position.device)
-
-        def restore() -> None:
+            yield position
+        finally:
             batch.restore_positions(position)
             if halo is not None:
                 position[halo] = ~halo.to(position.dtype)
-
-        self.lanes.submit(self.lanes.current, write, writes=[guard])
-        try:
-            yield position, guard
-        finally:
-            self.lanes.submit(self.lanes.current, restore, writes=[guard])
-            self.maps.give_back(position)
+            maps.give_back(position)
 
     def _halo(self, batch: Batch) -> Tensor | None:
         return None if self.store.direct else batch.halo(self.scene.adj)
@@ -76,10 +69,10 @@ class Engine:
 
         def forward() -> None:
             halo = self._halo(batch)
-            with self._entered(batch, halo) as (position, guard):
+            with self._entered(batch, halo) as position:
                 self.model(
                     View(
-                        self.scene, batch, position, guard, step=step, stream=stream, training=training, refreshing=True,
+                        self.scene, batch, position, step=step, stream=stream, training=training, refreshing=True,
                         halo=halo, keep=keep, keep_at=keep_at,
                     )
                 )  # fmt: skip
@@ -114,8 +107,8 @@ class Engine:
         if importance:
             halo = batch.halo(self.scene.adj)
             staged = self._refresh_halo(halo, importance, step, refresh_training)
-        with self._entered(batch, None if self.store.direct else halo) as (position, guard):
-            view = View(self.scene, batch, position, guard, step=step, halo=halo, staged=staged)
+        with self._entered(batch, None if self.store.direct else halo) as position:
+            view = View(self.scene, batch, position, step=step, halo=halo, staged=staged)
             loss = loss_of(self.model(view))
             if loss is not None:
                 optimizer.zero_grad()
@@ -143,9 +136,9 @@ class Engine:
         """The model's result for all nodes, in eval mode; with ``record_at`` its activations are written into the tables."""
         n = self.store.num_nodes
         batch = Batch(n, ranges=((0, n),), device=self.scene.x.device)
-        with self._entered(batch, None) as (position, guard):
+        with self._entered(batch, None) as position:
             view = View(
-                self.scene, batch, position, guard, step=record_at or 0, training=False, recording=record_at is not None,
+                self.scene, batch, position, step=record_at or 0, training=False, recording=record_at is not None,
                 staged=self._nothing(),
             )  # fmt: skip
             return self.model(view)

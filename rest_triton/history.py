@@ -18,6 +18,7 @@ from .ops.memory import new_rows
 from .progress import notice
 
 Place = Literal["device", "pinned", "disk"]
+PIECE = 8 << 20  # bytes that are fetched from disk at a time
 
 
 @dataclass(eq=False)
@@ -84,6 +85,8 @@ class HistoryStore:
         if folder is not None:
             self.files = DiskTables(Path(folder), num_nodes, self.widths, dtype, fingerprint, budget=budget)
             memory = list(zip(self.files.rows, self.files.stamps, strict=True))
+            if self.files.committed_step is None:
+                self._forget_stamps()
         else:
             memory = [(self._zeros(width), torch.full((num_nodes,), NEVER, dtype=torch.int32, device=self.device))
                       for width in self.widths]  # fmt: skip
@@ -121,21 +124,32 @@ class HistoryStore:
         if self.direct:
             self.lanes.submit(self.lanes.current, lambda: self._write(to, batch, h, step, blend), writes=[to.guard])
         elif self.files is None:
-            self.lanes.submit(IO, lambda: self._write(to, batch, h, step, blend), writes=[to.guard], takes=[h])
+            handed = self._handed(batch, h, blend)
+            self.lanes.submit(IO, lambda: self._write(to, batch, h, step, blend), writes=[to.guard], takes=handed)
         else:
             self._write_to_disk(self.files, to, batch, h, step, blend)
 
     def _write_to_disk(self, files: DiskTables, to: Table, batch: Batch, h: Tensor, step: int, blend: float) -> None:
         copied = Guard("rows on their way to disk")
-        if h.is_cuda:
-            h = self.lanes.submit(IO, lambda: h.to("cpu", non_blocking=True), writes=[copied], takes=[h])
+        # From a GPU rows and ids come by way of the host's memory; on a CPU they are there.
+        here, ids = self.lanes.submit(
+            IO,
+            lambda: (h.to("cpu", non_blocking=True), batch.on("cpu")),
+            writes=[copied],
+            takes=self._handed(batch, h, blend),
+        )
 
         def write() -> None:
             files.opened()
-            self._write(to, batch, h, step, blend)
-            files.touched(h.shape[0] * to.rows.shape[1] * to.rows.element_size())
+            self._write(to, ids, here, step, blend)
+            files.touched(here.shape[0] * to.rows.shape[1] * to.rows.element_size())
 
         self.lanes.later(write, reads=[copied], writes=[to.guard])
+
+    @staticmethod
+    def _handed(batch: Batch, h: Tensor, blend: float) -> list[Tensor]:
+        """What a lane that writes the rows of a batch uses of the lane that computed them."""
+        return [h] if batch.ranges is not None and blend == 1.0 else [h, batch.rows]
 
     @staticmethod
     def _write(to: Table, batch: Batch, h: Tensor, step: int, blend: float) -> None:
@@ -166,14 +180,24 @@ class HistoryStore:
         buffer = self.buffer(table % 2, halo.numel(), source.rows.shape[1])
         self.lanes.submit(
             IO,
-            lambda: gather_rows(source.rows, halo, out=buffer.rows),
+            lambda: self._fetch(source, halo, buffer),
             reads=[source.guard],
             writes=[buffer.guard],
             takes=[halo, buffer.rows],
         )
-        if self.files is not None:
-            self.files.touched(buffer.rows.nbytes)
         return buffer
+
+    def _fetch(self, source: Table, halo: Tensor, buffer: Staged) -> None:
+        if self.files is None:
+            gather_rows(source.rows, halo, out=buffer.rows)
+            return
+        rows = max(1, PIECE // max(1, source.rows[:1].nbytes))  # in pieces, so that the mapped pages can be counted
+        for some, into in zip(halo.split(rows), buffer.rows.split(rows), strict=True):
+            if into.is_cuda:  # a GPU does not read mapped files
+                into.copy_(gather_rows(source.rows, some.cpu()))
+            else:
+                gather_rows(source.rows, some, out=into)
+            self.files.touched(into.nbytes)
 
     def buffer(self, turn: int, count: int, width: int) -> Staged:
         """Memory for ``count`` rows on the device, in the tables' dtype: the same as last time, if it is enough."""
@@ -227,8 +251,18 @@ class HistoryStore:
         """
         self.lanes.finish()
         if self.files is not None:
-            return self.files.committed_step == step
-        return Path(path).exists() and tables_file.load(self, Path(path)) == step
+            good = self.files.committed_step == step
+            if not good:
+                self._forget_stamps()
+            return good
+        return Path(path).exists() and tables_file.load(self, Path(path), step)
+
+    def _forget_stamps(self) -> None:
+        """Tables on disk whose step is not known, or not the one that is wanted: nobody has written them."""
+        assert self.files is not None
+        self.files.opened()
+        for stamp in self.files.stamps:
+            stamp.fill_(NEVER)
 
     def close(self) -> None:
         """Finish all writes."""

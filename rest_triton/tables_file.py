@@ -40,19 +40,21 @@ def save(store: "HistoryStore", path: Path, step: int) -> None:
         scratch.unlink(missing_ok=True)
 
 
-def load(store: "HistoryStore", path: Path) -> int:
-    """Read tables that :func:`save` wrote into a store of the same shape; returns their step.
+def load(store: "HistoryStore", path: Path, step: int) -> bool:
+    """Read tables that :func:`save` wrote into a store of the same shape. False, and nothing read, if of another step.
 
     The whole file is read and compared with its checksum before the first row is changed.
     """
     with open(path, "rb") as file:
-        step, begin = _check(store, path, file)
+        saved, begin = _check(store, path, file)
+        if saved != step:
+            return False
         file.seek(begin)
         for tensor in _tensors(store):
             for piece in tensor.split(_rows_per_piece(tensor)):
                 values = np.frombuffer(file.read(piece.nbytes), np.uint8)
                 piece.copy_(torch.from_numpy(values.copy()).view(piece.dtype).view(piece.shape))
-    return step
+    return True
 
 
 def _check(store: "HistoryStore", path: Path, file: BinaryIO) -> tuple[int, int]:

@@ -51,7 +51,7 @@ class View:
     """One forward of one batch.
 
     Args:
-        batch, position, guard: the rows, the map in which they are entered, and its guard.
+        batch, position: the rows, and the map in which they are entered.
         step: the number that recorded rows are stamped with. stream: tells the dropout of forwards in one step apart.
         training: batch statistics and dropout; else running statistics and none.
         refreshing: nothing is needed but the tables; running statistics stay as they are, and no edges are dropped.
@@ -65,7 +65,6 @@ class View:
         scene: Scene,
         batch: Batch,
         position: Tensor,
-        guard: Guard,
         *,
         step: int,
         stream: int = 0,
@@ -78,7 +77,7 @@ class View:
         keep_at: int = 0,
     ) -> None:
         self.scene, self.store, self.lanes = scene, scene.store, scene.store.lanes
-        self.batch, self.position, self.guard = batch, position, guard
+        self.batch, self.position = batch, position
         self.step, self.stream, self.training = step, stream, training
         self.refreshing, self.recording = refreshing, recording
         self.halo, self.staged, self.keep, self.keep_at = halo, staged, keep, keep_at
@@ -113,7 +112,7 @@ class View:
         self, table: int | None, h: Tensor | None, source: Staged | None, residual: Tensor | None = None, alpha: float = 0.0
     ) -> Tensor:
         seed = self.next_seed() if self.edge_dropout > 0.0 else 0
-        reads = [self.guard] if source is None else [self.guard, source.guard]
+        reads = [] if source is None else [source.guard]
         return self.lanes.submit(
             self.lanes.current,
             lambda: history_spmm(

@@ -79,11 +79,26 @@ class Run:
     def losses(self, steps: int, method: str = "gas", frequency: int = 1) -> list[float]:
         return [float(loss) for n in range(steps) if (loss := self.step(n + 1, method, frequency)) is not None]
 
+    def use(self, lanes: Lanes) -> None:
+        """Go on with other lanes: nothing is left to wait for."""
+        self.store.lanes.finish()
+        self.store.lanes = self.engine.lanes = lanes
+        for guard in (*(table.guard for table in self.store.tables), self.engine.weights):
+            guard.written, guard.read = None, {}
+        self.store._buffers.clear()
+
     def state(self) -> list[Tensor]:
         """Everything that steps change."""
         slots = [v for s in self.optimizer.state.values() for v in s.values() if isinstance(v, Tensor)]
         tables = [t for table in self.store.tables for t in (table.rows, table.stamp)]
-        return [*self.model.state_dict().values(), *slots, *tables]
+        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
+        return [
+            *self.model.state_dict().values(),
+            *slots,
+            *tables,
+            *gradients,
+            *(m for maps in self.engine.maps.values() for m in maps._free),
+        ]
 
 
 def disk(folder: Path) -> dict[str, Any]:

@@ -171,7 +171,7 @@ def test_maps_are_restored_after_an_error() -> None:
     with pytest.raises(KeyError):
         run.engine.step(run.batches.epoch(0)[0], 1, fail, run.optimizer)
     outside = ~torch.arange(NODES, dtype=torch.int32)
-    assert all(torch.equal(free, outside) for free in run.engine.maps._free)
+    assert all(torch.equal(free, outside) for maps in run.engine.maps.values() for free in maps._free)
 
 
 def test_directed_graph_and_edge_dropout() -> None:

@@ -1,16 +1,19 @@
 """Tables: what is written is what is read, and when it was written is known."""
 
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
 import torch
 
-from rest_triton import tables_file
+from rest_triton import history, tables_file
 from rest_triton.ages import ages, mean_age
 from rest_triton.batches import ClusterBatches, node_batch
 from rest_triton.history import HistoryStore
 
-from .runs import FarStore
+from .runs import NODES, FarStore, disk
 
 N, WIDTHS = 50, (3, 47)
 BATCHES = ClusterBatches(torch.tensor([0, 9, 20, 33, 50]), 4)
@@ -173,7 +176,100 @@ def test_tables_on_disk_that_went_on_are_noticed(tmp_path: Path) -> None:
     store.save(tmp_path / "checkpoint", 3)
     store.record(0, KINDS["range"], torch.ones(20, 3), 4)
     store.close()
-    assert not with_place("disk", tmp_path / "tables").load(tmp_path / "checkpoint", 3)
+    again = with_place("disk", tmp_path / "tables")
+    assert not again.load(tmp_path / "checkpoint", 3)
+    assert again.unwritten(0, torch.arange(N)) == N  # to be filled before they are read
+    again.close()
+
+
+def test_another_step_than_the_one_on_disk(tmp_path: Path) -> None:
+    store = with_place("disk", tmp_path / "tables")
+    store.record(0, KINDS["range"], torch.ones(20, 3), 3)
+    store.save(tmp_path / "checkpoint", 3)
+    store.close()
+    again = with_place("disk", tmp_path / "tables")
+    assert again.unwritten(0, torch.arange(N)) == N - 20
+    assert not again.load(tmp_path / "checkpoint", 2)
+    assert again.unwritten(0, torch.arange(N)) == N
+    again.close()
+
+
+LARGE = """
+import sys, torch
+import torch.nn.functional as F
+from rest_triton.batches import ClusterBatches
+from rest_triton.datasets.synthetic import Shape, generate
+from rest_triton.engine import Engine
+from rest_triton.history import HistoryStore
+from rest_triton.models import GCN
+from rest_triton.view import Scene
+
+graph = generate(Shape(40_000, 200_000, 16, 5))
+resident = lambda: int(next(l for l in open("/proc/self/status") if l.startswith("RssFile")).split()[1]) * 1024
+for place in (dict(), dict(place="disk", folder=sys.argv[1], budget=8 << 20)):
+    torch.manual_seed(0)
+    model = GCN(16, 128, 5, 3)
+    store = HistoryStore(graph.num_nodes, model.widths, **place)  # two tables of 20 MB
+    engine = Engine(Scene(graph.adjacency("gcn"), graph.x, store), model)
+    engine.fill()
+    store.lanes.finish()
+    optimizer, before, most = torch.optim.Adam(model.parameters(), lr=0.01), resident(), 0
+    for step, batch in enumerate(ClusterBatches(torch.arange(0, 40_001, 2_000), 2).epoch(0)):
+        loss = engine.step(batch, step + 1, lambda z: F.cross_entropy(z, batch.take(graph.y)), optimizer)
+        most = max(most, resident() - before)
+    print(float(loss), most)
+    store.close()
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads the mapped bytes of a process from /proc")
+def test_tables_larger_than_their_budget_of_mapped_pages(tmp_path: Path) -> None:
+    """40 MB of tables with 8 MB of them mapped at a time: the same training, within the budget."""
+    run = subprocess.run([sys.executable, "-c", LARGE, str(tmp_path / "t")], check=True, capture_output=True, text=True)
+    (loss, _), (on_disk, mapped) = (line.split() for line in run.stdout.splitlines())
+    assert on_disk == loss
+    assert int(mapped) < (8 << 20) + history.PIECE + (4 << 20)
+
+
+KILLED = """
+import sys, torch
+from pathlib import Path
+from tests.history.runs import Run, disk
+folder = Path(sys.argv[1])
+run = Run("gcn", **disk(folder / "tables"))
+run.losses(3)
+run.store.save(folder / "checkpoint", 3)
+print("saved", flush=True)
+number = 3
+while True:
+    number += 1
+    run.step(number)
+"""
+
+
+def test_killed_while_rows_are_written(tmp_path: Path) -> None:
+    """Tables that went on after the checkpoint, for however short a time, do not pass for those of the checkpoint."""
+    for delay in (0.02, 0.1, 0.3):
+        child = subprocess.Popen(
+            [sys.executable, "-c", KILLED, str(tmp_path / str(delay))], stdout=subprocess.PIPE, text=True,
+            cwd=Path(__file__).parent.parent.parent,
+        )  # fmt: skip
+        assert child.stdout is not None and child.stdout.readline() == "saved\n"
+        time.sleep(delay)
+        child.kill()
+        child.wait()
+        store = HistoryStore(NODES, (16, 16), **disk(tmp_path / str(delay) / "tables"))
+        assert not store.load(tmp_path / str(delay) / "checkpoint", 3)
+        assert store.unwritten(0, torch.arange(NODES)) == NODES
+        store.close()
+
+
+def test_nothing_is_filled_behind_ones_back(tmp_path: Path) -> None:
+    store = with_place("disk", tmp_path / "tables")
+    store.close()
+    again = with_place("disk", tmp_path / "tables")
+    assert again.unwritten(0, torch.arange(N)) == N
+    again.close()
 
 
 def test_nothing_saved(tmp_path: Path) -> None:

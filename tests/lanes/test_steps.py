@@ -1,0 +1,108 @@
+"""Whole steps of GAS, REST and REST-IS: every pair of ops that needs an order has one, whatever runs beside what."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from rest_triton import engine, history, lanes, view
+from rest_triton.recorder import Recording, check, interleavings
+
+from ..history.runs import MODELS, Run, disk
+from .mutants import installed, mutants
+
+METHODS = [("gas", 0), ("rest", 1), ("rest", 3), ("is", 1), ("is", 3)]
+STEPS = 3  # the third one meets what the first left behind
+
+
+@pytest.fixture(autouse=True)
+def on_one_thread(threads: Callable[[int], None]) -> None:
+    """Tiny tensors: a team of threads would only wait for each other."""
+    threads(1)
+
+
+def program(run: Run, method: str, frequency: int) -> Callable[[Recording], None]:
+    def steps(recording: Recording) -> None:
+        run.use(recording)
+        for number in range(2, 2 + STEPS):
+            run.step(number, method, frequency)
+
+    return steps
+
+
+def prepared(model: str, far: bool, method: str, frequency: int, **options: object) -> Run:
+    run = Run(model, far=far, **options)  # type: ignore[arg-type]
+    run.step(1, method, frequency)  # the optimizer's state, gradients and maps are there
+    return run
+
+
+@pytest.mark.parametrize("far", [False, True], ids=["device", "pinned"])
+@pytest.mark.parametrize(("method", "frequency"), METHODS)
+@pytest.mark.parametrize("model", MODELS)
+def test_every_conflict_is_ordered(model: str, method: str, frequency: int, far: bool) -> None:
+    run = prepared(model, far, method, frequency)
+    with Recording() as recording:
+        program(run, method, frequency)(recording)
+    assert {record.lane for record in recording.log} == used(method, far)
+    assert check(recording.log) == []
+
+
+def used(method: str, far: bool) -> set[str]:
+    return {"compute"} | ({"refresh"} if method != "gas" else set()) | ({"io"} if far else set())
+
+
+@pytest.mark.parametrize("far", [False, True], ids=["device", "pinned"])
+@pytest.mark.parametrize(("method", "frequency"), METHODS)
+@pytest.mark.parametrize("model", ["gcn-norm", "appnp", "gcnii"])
+def test_any_legal_interleaving_gives_the_same_bits(model: str, method: str, frequency: int, far: bool) -> None:
+    run = prepared(model, far, method, frequency)
+    assert interleavings(program(run, method, frequency), run.state(), range(6)) == []
+
+
+SCENES = [("gcn-norm", "rest", 1), ("gcn-norm", "is", 3), ("appnp", "rest", 3), ("gcnii", "is", 1)]
+
+
+def complaints(folder: Path) -> Iterator[str]:
+    """What the checker says about steps of several models, with tables near and far."""
+    for model, method, frequency in SCENES:
+        for far in (True, False):
+            run = prepared(model, far, method, frequency)
+            with Recording() as recording:
+                program(run, method, frequency)(recording)
+                run.store.ages(0, STEPS + 2)
+            yield from check(recording.log)
+    for far in (True, False):  # without an optimizer step, only the tables tie one step to the next
+        run = prepared("appnp", far, "rest", 1)
+        with Recording() as recording:
+            run.use(recording)
+            for number, batch in enumerate(run.batches.epoch(0)):
+                run.engine.step(
+                    batch, number + 2, lambda logits: None, run.optimizer, refresh=run.refresh_batches.epoch(0)[:1]
+                )
+        yield from check(recording.log)
+    for options in (dict(far=True), disk(folder / uuid4().hex)):  # from the very beginning
+        with Recording() as recording:
+            run = Run("gcn", lanes=recording, **options)  # type: ignore[arg-type]
+            run.step(1, "rest")
+            run.step(2, "is")
+        scene = run.engine.scene
+        adj = [t for t in (scene.adj.rowptr, scene.adj.col, scene.adj.row_scale) if t is not None]
+        yield from check(recording.log, known=[*run.state(), *adj, scene.x, scene.aggregated()])  # these stay until the end
+
+
+ALL = [
+    *((lanes, *mutant) for mutant in mutants(lanes, inside=["Lanes"])),
+    *((module, *mutant) for module in (history, view, engine) for mutant in mutants(module)),
+]
+
+
+def test_steps_are_in_order_as_they_are(tmp_path: Path) -> None:
+    assert list(complaints(tmp_path)) == []
+
+
+@pytest.mark.parametrize("number", range(len(ALL)), ids=[f"{m.__name__.split('.')[1]}-{what}" for m, what, _ in ALL])
+def test_nothing_that_is_waited_for_can_be_left_out(number: int, tmp_path: Path) -> None:
+    module, what, mutant = ALL[number]
+    with installed(module, mutant):
+        assert next(complaints(tmp_path), None) is not None, f"{what} makes no difference"
