@@ -27,6 +27,7 @@ class Batch:
         nodes: the nodes by id where they are not ranges, int64[R], distinct.
         clusters: which clusters they are, if they are.
         device: where ``rows`` lie.
+        found: its halo, where that was found before (:meth:`with_halo`).
 
     Made by :class:`ClusterBatches` or :func:`node_batch`.
     """
@@ -36,6 +37,7 @@ class Batch:
     nodes: Tensor | None = None
     clusters: tuple[int, ...] = ()
     device: torch.device = CPU
+    found: Tensor | None = None
 
     def __len__(self) -> int:
         if self.ranges is not None:
@@ -59,12 +61,17 @@ class Batch:
         device = torch.device(device)
         if device == self.device:
             return self
-        nodes = None if self.nodes is None else self.nodes.to(device, non_blocking=True)
-        return replace(self, nodes=nodes, device=device)
+        nodes, found = (None if t is None else t.to(device, non_blocking=True) for t in (self.nodes, self.found))
+        return replace(self, nodes=nodes, device=device, found=found)
 
     def halo(self, adj: Adjacency) -> Tensor:
         """int64[H]: the neighbours of the batch that are not in it, distinct and ascending."""
-        return halo(adj, self.rows)
+        return halo(adj, self.rows) if self.found is None else self.found
+
+    def with_halo(self, adj: Adjacency) -> "Batch":
+        """The same batch, with its halo found now. On a GPU the host has to wait for its size: better before a step than
+        within it."""
+        return replace(self, found=self.halo(adj))
 
     def take(self, per_node: Tensor) -> Tensor:
         """The rows of the batch of a tensor with one row per node: a view where the batch is one range."""

@@ -97,10 +97,10 @@ class Lanes(ABC):
                 self._wait(handed)
                 for tensor in takes:
                     self._keep(tensor)
-            result = work()
-            done = self._mark()
-        self._remember(done, reads, writes)
-        return result
+            try:
+                return work()
+            finally:  # also what failed half-way may have begun something
+                self._remember(self._mark(), reads, writes)
 
     def _wait_for(self, lane: str, reads: Sequence[Guard], writes: Sequence[Guard]) -> None:
         for guard in reads:

@@ -121,6 +121,18 @@ def test_halo(kind: str) -> None:
     assert torch.equal(batch.halo(adj), halo_definition(adj, batch.rows))
 
 
+@pytest.mark.parametrize("kind", BATCHES)
+def test_halo_found_before(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    adj, batch = Adjacency(*graphs.random()), BATCHES[kind]()
+    known = batch.with_halo(adj)
+    monkeypatch.setattr("rest_triton.batches.halo", lambda *_: pytest.fail("looked for again"))
+    assert torch.equal(known.halo(adj), halo_definition(adj, batch.rows)) and torch.equal(known.rows, batch.rows)
+    assert batch.on("cpu") is batch
+    elsewhere = known.on("meta")
+    assert elsewhere.rows.device.type == "meta" and elsewhere.halo(adj).device.type == "meta"
+    assert elsewhere.rows.shape == batch.rows.shape
+
+
 def test_bad_arguments() -> None:
     with pytest.raises(ValueError, match="per_batch is 7; there are 6 clusters"):
         ClusterBatches(PTR, 7)

@@ -1,7 +1,7 @@
 """Each dependency that Lanes takes care of is needed, and the checker notices if it is not there."""
 
 import rest_triton.lanes
-from rest_triton.recorder import check
+from rest_triton.ordering import check
 
 from .mutants import installed, mutants
 from .programs import Everything, recorded
@@ -16,7 +16,7 @@ def test_no_dependency_can_be_left_out() -> None:
     assert sorted(seen) == [
         "reads=reads",
         "self._keep(tensor)",
-        "self._remember(done, reads, writes)",
+        "self._remember(self._mark(), reads, writes)",
         "self._wait(event)",
         "self._wait(guard.written)",
         "self._wait(guard.written)",

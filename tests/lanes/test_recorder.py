@@ -9,7 +9,8 @@ from torch import Tensor
 
 from rest_triton.lanes import COMPUTE, IO, REFRESH, WRITER, Guard, InOrder
 from rest_triton.ops import Adjacency, activate, gather_rows, history_spmm, scatter_rows
-from rest_triton.recorder import Op, Recording, Span, check
+from rest_triton.ordering import check
+from rest_triton.recorder import Op, Recording, Span
 
 from .programs import Everything, recorded
 

@@ -10,7 +10,8 @@ from torch import Tensor
 import rest_triton.lanes
 from rest_triton.lanes import COMPUTE, IO, REFRESH, Guard
 from rest_triton.ops import Adjacency, activate, history_spmm, scatter_rows
-from rest_triton.recorder import OutOfOrder, Recording, check, interleavings, replay
+from rest_triton.ordering import OutOfOrder, check, interleavings, replay
+from rest_triton.recorder import Recording
 
 from .mutants import installed, mutants
 from .programs import Everything, recorded

@@ -7,7 +7,8 @@ from uuid import uuid4
 import pytest
 
 from rest_triton import engine, history, lanes, view
-from rest_triton.recorder import Recording, check, interleavings
+from rest_triton.ordering import check, interleavings
+from rest_triton.recorder import Recording
 
 from ..history.runs import MODELS, Run, disk
 from .mutants import installed, mutants
