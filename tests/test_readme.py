@@ -23,13 +23,14 @@ def test_the_ops() -> None:
 
 def test_graphs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    names = run(BLOCKS[1])
+    names = run(BLOCKS[1] + "import torch\n" + BLOCKS[2])  # one goes on where the other ends
+    assert names["accuracy"] > 0.1 and names["store"].ages(0, names["step"]).never == 0
     assert names["clusters"].num_clusters == 20 and names["z"].shape == (len(names["batch"]), 128)
     assert {path.name for path in (tmp_path / "data").iterdir()} == {"prepared", "partitions"}
 
 
 def test_no_other_code_in_the_readme() -> None:
-    assert len(BLOCKS) == 2
+    assert len(BLOCKS) == 3
 
 
 def test_commands_in_the_readme_exist() -> None:
