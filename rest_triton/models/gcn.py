@@ -41,21 +41,24 @@ class GCN(Module):
         self.widths = widths[1:-1]
 
     def forward(self, view: View) -> Tensor:
-        z = view.aggregated_features()
-        h = z
+        z, h = view.aggregated_features(), None
         for layer, lin in enumerate(self.lins):
             if layer > 0:
+                assert h is not None
                 if view.refreshing and layer == len(self.widths):
                     return h  # all tables are written
                 z = view.aggregate(layer - 1, h)
+            # Names are let go of as soon as they can be: of all nodes at once, each is as large as a table.
+            before, h = (h if self.residual else None), None
             u = lin(z)
-            if layer < len(self.widths):
-                norm = None if self.norms is None else self.norms[layer]
-                if self.residual and layer > 0:
-                    # h enters between the normalisation and the ReLU, as in PyGAS: two passes.
-                    u = view.activate(None, u, norm, relu=False) + h  # type: ignore[arg-type]
-                    norm = None
-                h = view.activate(layer, u, norm, dropout=self.dropout)  # type: ignore[arg-type]
-            else:
-                h = u
-        return h
+            del z
+            if layer == len(self.widths):
+                return u
+            norm = None if self.norms is None else self.norms[layer]
+            if before is not None:
+                # It enters between the normalisation and the ReLU: two passes.
+                u = view.activate(None, u, norm, relu=False) + before
+                norm = None
+            h = view.activate(layer, u, norm, dropout=self.dropout)  # type: ignore[arg-type]
+            del u
+        raise AssertionError("the last layer returns")

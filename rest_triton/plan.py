@@ -1,0 +1,308 @@
+"""How much memory a run will take, before anything of it is loaded.
+
+    python -m rest_triton.plan --dataset papers100m --model gcn --history disk
+
+What is held for the whole run follows from shapes. What a step or an exact pass takes meanwhile is not a formula that could
+fall behind the models: the engine itself runs once on tensors that have shapes but no memory, and what would be alive is
+counted. Only the size of a batch's halo is a guess, for it depends on the edges.
+"""
+
+import argparse
+import re
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import combinations, product
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import torch
+
+from . import metis_worker
+from .datasets import DATASETS
+from .history import Place
+from .machine import available_memory, readable
+from .rehearsal import DTYPES, HEAP_HOLES, MODELS, Method, Settings, Tier, halo_rows, rehearse
+from .sizes import AS_PUBLISHED, Sizes, sizes_of
+
+When = Literal["held", "exact", "step", "prepare", "before"]
+Limits = Mapping[Tier, int]
+
+# Python, torch and compiled kernels, 500 MiB after a few steps on a tiny graph, and what BLAS keeps for itself on a large
+# one: measured on two threads. tests/test_plan.py repeats it.
+PROCESS = 530 << 20
+CUDA_CONTEXT = 512 << 20  # assumed: differs with GPU and driver
+LEAST_HIDDEN = 16
+
+
+@dataclass(frozen=True)
+class Item:
+    """Memory that something takes. ``why``: what the number is made of. ``when``: for the whole run, only in an exact pass,
+    in a step, or before the run."""
+
+    name: str
+    tier: Tier
+    nbytes: int
+    why: str
+    when: When = "held"
+
+
+HEADINGS: dict[When, str] = {
+    "held": "for the whole run",
+    "exact": "and while all nodes are computed at once: the first fill, and evaluation",
+    "step": "or while a batch is trained on",
+    "prepare": "before all this, while nodes are put in the order of their clusters",
+    "before": "not counted, a process of its own",
+}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run takes, and what there is. ``str()`` is a table for people."""
+
+    sizes: Sizes
+    settings: Settings
+    items: tuple[Item, ...]
+    limits: Limits = field(default_factory=dict)
+
+    def total(self, tier: Tier) -> int:
+        """At the most: what is held and the larger one of pass and step, or what it takes to get there."""
+        part = {when: sum(i.nbytes for i in self.items if i.tier == tier and i.when == when) for when in get_args(When)}
+        return max(part["held"] + max(part["exact"], part["step"]), part["prepare"])
+
+    @property
+    def totals(self) -> dict[Tier, int]:
+        return {tier: self.total(tier) for tier in get_args(Tier) if any(i.tier == tier for i in self.items)}
+
+    @property
+    def too_large(self) -> dict[Tier, int]:
+        """What is needed of tiers that have less. A tier of unknown size has enough."""
+        return {tier: need for tier, need in self.totals.items() if need > self.limits.get(tier, need)}
+
+    def __str__(self) -> str:
+        z, s = self.sizes, self.settings
+        rows = s.rows(z)
+        lines = [
+            f"{z.name}: {z.nodes:,} nodes, {z.edges:,} edges ({'directed' if z.directed else 'undirected'}), "
+            f"{z.features} features, {z.classes} classes" + (f" ({z.note})" if z.note else ""),
+            f"{s.model}, {s.layers} layers of {s.hidden}; {s.dtype} tables, {s.history}; {s.method}; on {s.device}",
+            f"batches of {s.per_batch} of {s.parts} clusters: {rows:,} nodes, with perhaps "
+            f"{halo_rows(z.nodes, z.edges, rows):,} around them (that depends on the edges)",
+        ]
+        wide = max(len(item.name) for item in self.items)
+        for when, heading in HEADINGS.items():
+            items = [item for item in self.items if item.when == when and item.nbytes > 0]
+            lines += ["", f"  {heading}"] if items else []
+            lines += [f"    {i.name:{wide}}  {i.tier:4}  {readable(i.nbytes):>11}  {i.why}" for i in items]
+        lines.append("")
+        for tier, need in self.totals.items():
+            have = self.limits.get(tier)
+            verdict = "what there is is not known" if have is None else f"{readable(have):>11} available: " + (
+                "fits" if need <= have else "does not fit"
+            )  # fmt: skip
+            lines.append(f"  {'at the most':{wide + 2}}  {tier:4}  {readable(need):>11}  {verdict}")
+        return "\n".join(lines)
+
+
+def plan(sizes: Sizes, settings: Settings, limits: Limits | None = None) -> Plan:
+    """What a run takes, item by item.
+
+    Args:
+        sizes: by :func:`sizes_of`. settings: of the run. limits: bytes there are, by tier, if they are known.
+
+    Example::
+
+        print(plan(sizes_of("products"), Settings(model="gcn", hidden=256)))
+    """
+    for what in ("nodes", "features", "classes"):
+        if getattr(sizes, what) < 1:
+            raise ValueError(f"{sizes.name} has {getattr(sizes, what)} {what}; a model needs at least one")
+    items = tuple(item for item in (*_held(sizes, settings), *_passing(sizes, settings)) if item.nbytes > 0)
+    made = Plan(sizes, settings, items, {} if limits is None else limits)
+    metis = metis_worker.peak_bytes(sizes.nodes, sizes.edges, metis_worker.index_dtype().itemsize)
+    if metis <= made.total("host"):
+        return made
+    return replace(made, items=(*items, Item("METIS", "host", metis, "at the most; streaming needs far less", "before")))
+
+
+def _edge_bytes(z: Sizes) -> int:
+    return 4 if z.nodes <= 2**31 else 8
+
+
+def _csr(z: Sizes, edges: int) -> int:
+    return 8 * (z.nodes + 1) + _edge_bytes(z) * edges
+
+
+def _reverse(z: Sizes) -> int:
+    """Of the edges with self-loops: turned round, and each with the name of the original."""
+    edges = z.edges + z.nodes
+    return _csr(z, edges) + (4 if edges < 2**31 else 8) * edges if z.directed else 0
+
+
+def _features(z: Sizes) -> int:
+    return z.nodes * z.features * z.feature_bytes
+
+
+def _stored(z: Sizes) -> int:
+    """The graph as it is loaded: without self-loops, its features as they are."""
+    features = _features(z) if z.feature_nnz is None else 8 * (z.feature_nnz + z.nodes + 1)
+    return _csr(z, z.edges) + features + _labels(z)
+
+
+def _labels(z: Sizes) -> int:
+    return z.nodes * ((z.classes if z.multilabel else 8) + 3)
+
+
+def _held(z: Sizes, s: Settings) -> Iterator[Item]:
+    took = rehearse(z, s)
+    near, n = s.near, z.nodes
+    yield Item("process", "host", PROCESS, "Python, torch and compiled kernels: measured")
+    if near == "GPU":
+        yield Item("CUDA context", near, CUDA_CONTEXT, "assumed; differs with GPU and driver")
+    graph = _csr(z, z.edges + n) + 4 * n + _reverse(z)
+    yield Item("graph", near, graph, "CSR with self-loops, scales" + (", reverse with edge names" * z.directed))
+    dense = "" if z.feature_nnz is None else ", made dense"
+    yield Item("features", near, _features(z), f"[{n:,}, {z.features}], {8 * z.feature_bytes} bits{dense}")
+    yield Item("aggregated features", near, took.aggregated, "the first layer's, computed once, float32")
+    yield Item("labels", "host", _labels(z) + 8 * n, "labels, masks, order of nodes")
+    tables: Tier = {"device": near, "pinned": "host", "disk": "disk"}[s.history]
+    sizes = [n * width * DTYPES[s.dtype].itemsize for width in took.widths]
+    widths = f"{len(sizes)} of widths {', '.join(map(str, sorted(set(took.widths))))}, {s.dtype}"
+    if s.history == "pinned" and near == "GPU":
+        sizes = [1 << (size - 1).bit_length() for size in sizes]
+        widths += "; torch rounds pinned memory up to a power of two"
+    yield Item("history tables", tables, sum(sizes), widths)
+    stamps: Tier = "disk" if s.history == "disk" else near
+    yield Item("stamps", stamps, 4 * n * len(sizes), "int32 per row of a table")
+    yield Item("position maps", near, took.maps, f"{round(took.maps / (4 * n))} of int32 per node")
+    yield Item("staging buffers", near, took.staging, "rows of guessed halos, a quarter more")
+    yield Item("weights", near, 16 * took.parameters, f"{took.parameters:,}, their gradients, Adam's two moments")
+    yield Item("small blocks", near, HEAP_HOLES * took.heap, "of steps and passes: the heap keeps them, with holes; twice")
+    if not z.prepared:
+        files = _stored(z) - _features(z) * (z.name in AS_PUBLISHED)
+        yield Item("prepared graph", "disk", files, "made once below the root; the download is not counted")
+
+
+def _passing(z: Sizes, s: Settings) -> Iterator[Item]:
+    """What comes and goes."""
+    took = rehearse(z, s)
+    n = z.nodes
+    waiting = s.history == "disk" and s.device == "cuda"
+    yield Item("exact pass", s.near, took.exact, f"up to {took.exact / max(1, 4 * n * s.hidden):.1f} x [N, hidden]", "exact")
+    yield Item("rows to be written", "host", took.exact_sent * waiting, "copies that wait for the disk", "exact")
+    yield Item("activations", s.near, took.step, "of a batch: what autograd keeps, and gradients", "step")
+    yield Item("rows to be written", "host", took.step_sent * waiting, "copies that wait for the disk", "step")
+    ordered = _stored(z) + 12 * n + (0 if z.feature_nnz is None else _features(z))
+    adjacency = _csr(z, z.edges + n) + 4 * n + 3 * _reverse(z) // 2
+    yield Item("process", "host", PROCESS, "as above", "prepare")
+    yield Item("graph in new order", "host", ordered, "edges, features, labels; the old one is mapped", "prepare")
+    yield Item(
+        "adjacency", "host", adjacency, "made from it" + (", with the scratch of its reverse" * z.directed), "prepare"
+    )
+
+
+def limits_here(settings: Settings, root: Path | str = "data") -> dict[Tier, int]:
+    """What this machine has: free memory of host and GPU, room on the disk of ``root``."""
+    existing = next(path for path in (Path(root).absolute(), *Path(root).absolute().parents) if path.exists())
+    limits: dict[Tier, int] = {"host": available_memory(), "disk": shutil.disk_usage(existing).free}
+    if settings.device == "cuda" and torch.cuda.is_available():
+        limits["GPU"] = torch.cuda.mem_get_info()[0]
+    return limits
+
+
+Change = dict[str, Any]
+
+
+def _changes(s: Settings) -> list[list[Change]]:
+    """What could be changed, kind by kind, the least harmful kind first, and in each the smallest step first."""
+    halves = [s.per_batch >> i for i in range(1, s.per_batch.bit_length())]
+    smaller: list[Change] = [{"per_batch": count} for count in halves]
+    smaller += [{"parts": s.parts << i, "per_batch": 1} for i in range(1, 5)]
+    narrower = [s.hidden >> i for i in range(1, s.hidden.bit_length()) if s.hidden >> i >= LEAST_HIDDEN]
+    return [
+        [{"dtype": "bfloat16"}] if s.dtype == "float32" else [],
+        [{"history": "pinned"}] if s.device == "cuda" and s.history == "device" else [],
+        smaller,
+        [{"history": "disk"}] if s.history != "disk" else [],
+        [{"hidden": width} for width in narrower],
+    ]
+
+
+def smallest_change(sizes: Sizes, settings: Settings, limits: Limits) -> str | None:
+    """The flags that make a run fit, or None if no change of one or two settings does.
+
+    In the order of least harm: tables in bfloat16, pinned instead of on the GPU, smaller batches, on disk, a narrower model.
+    """
+    kinds = _changes(settings)
+    pairs = ({**a, **b} for one, two in combinations(kinds, 2) for a, b in product(one, two) if not a.keys() & b.keys())
+    for change in (*(change for kind in kinds for change in kind), *pairs):
+        if not plan(sizes, replace(settings, **change), limits).too_large:
+            return " ".join(f"--{name.replace('_', '-')} {value}" for name, value in change.items())
+    return None
+
+
+def refuse_if_too_large(sizes: Sizes, settings: Settings, limits: Limits | None = None) -> Plan:
+    """The plan of a run that fits; MemoryError with a way out if it does not.
+
+    Args:
+        limits: bytes there are, by tier; default: what this machine has free.
+    """
+    made = plan(sizes, settings, limits_here(settings) if limits is None else limits)
+    if made.too_large:
+        raise MemoryError(_refusal(made))
+    return made
+
+
+def _refusal(made: Plan) -> str:
+    needs = ", ".join(
+        f"{readable(need)} of {'GPU memory' if tier == 'GPU' else 'host memory' if tier == 'host' else 'disk'} "
+        f"({readable(made.limits[tier])} available)"
+        for tier, need in made.too_large.items()
+    )
+    change = smallest_change(made.sizes, made.settings, made.limits)
+    way_out = f"it fits with {change}" if change else "no change of one or two settings makes it fit; take a larger machine"
+    return f"{made.sizes.name} with {made.settings.model} needs {needs}; {way_out}"
+
+
+def bytes_of(text: str) -> int:
+    """``40GiB``, ``40GB``, ``512MiB`` or plain bytes."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]I?B)?", text.strip().upper())
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size; write it as 40GiB, 512MiB or a number of bytes")
+    prefix, base = (found[2] or "")[:1], 1024 if "I" in (found[2] or "") else 1000
+    return int(float(found[1]) * base ** " KMGT".index(prefix or " "))
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m rest_triton.plan", description="Print the memory that a run would take. Nothing is loaded."
+    )
+    default = Settings(device="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--dataset", required=True, help=f"{', '.join(DATASETS)}; synthetic:<shape>; or the path of an .npz")
+    parser.add_argument("--root", default="data", help="folder of prepared graphs (default: data)")
+    choices = {"model": tuple(MODELS), "history": get_args(Place), "dtype": tuple(DTYPES), "method": get_args(Method)}
+    for name, known in {**choices, "device": ("cpu", "cuda")}.items():
+        parser.add_argument(f"--{name}", choices=known, default=getattr(default, name), help="default: %(default)s")
+    for name in ("hidden", "layers", "parts", "per_batch"):
+        parser.add_argument(
+            f"--{name.replace('_', '-')}", type=int, default=getattr(default, name), help="default: %(default)s"
+        )
+    parser.add_argument(
+        "--gpu-memory", type=bytes_of, help="such as 40GiB; default: what is free on the GPU, if there is one"
+    )
+    options = vars(parser.parse_args(arguments))
+    dataset, root, gpu_memory = (options.pop(name) for name in ("dataset", "root", "gpu_memory"))
+    try:
+        settings = Settings(**options)
+        limits = limits_here(settings, root) | ({} if gpu_memory is None else {"GPU": gpu_memory})
+        made = plan(sizes_of(dataset, root), settings, limits)
+    except (ValueError, OSError) as error:
+        # Expected ones say what to do; a traceback would hide it.
+        parser.exit(1, f"{error}\n")
+    print(made)
+    if made.too_large:
+        print(f"\n{_refusal(made)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,247 @@
+"""A step and an exact pass of the real engine on tensors that have shapes but no memory: what would be alive is counted."""
+
+import math
+import weakref
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from .batches import Batch
+from .engine import Engine
+from .history import HistoryStore, Place
+from .lanes import InOrder, Lanes
+from .models import APPNP, GCN, GCNII
+from .ops import Adjacency
+from .ops.backend import debug, use_backend
+from .sizes import Sizes
+from .view import Scene
+
+Tier = Literal["GPU", "host", "disk"]
+Method = Literal["gas", "rest", "rest-is"]
+
+MODELS = {"gcn": GCN, "appnp": APPNP, "gcnii": GCNII}
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+META = torch.device("meta")
+
+HALO_SHARE = 0.2  # of a batch's edges, as if they went to random nodes outside: 0.21 fits synthetic products, 0.09 arxiv
+# Blocks below this come from glibc's heap, which does not shrink when they are freed. A hole is seldom used again for a
+# block of its own size, for an aligned one asks for a little more: on the whole the heap grew to twice what was alive.
+HEAP_BLOCK, HEAP_HOLES = 32 << 20, 2
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a run is asked to do. ``frequency``: REST's refreshes per step, or the pieces of a halo that REST-IS takes."""
+
+    model: str = "gcn"
+    hidden: int = 256
+    layers: int = 3
+    history: Place = "device"
+    dtype: str = "float32"
+    parts: int = 40
+    per_batch: int = 5
+    method: Method = "gas"
+    frequency: int = 1
+    device: str = "cpu"
+
+    def __post_init__(self) -> None:
+        named = {"model": MODELS, "history": get_args(Place), "dtype": DTYPES, "method": get_args(Method)}
+        for name, known in {**named, "device": ("cpu", "cuda")}.items():
+            if getattr(self, name) not in known:
+                raise ValueError(f"{name} is {getattr(self, name)!r}; it must be one of {', '.join(known)}")
+        for name in ("hidden", "layers", "parts", "per_batch", "frequency"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        if self.per_batch > self.parts:
+            raise ValueError(f"per_batch is {self.per_batch}; there are {self.parts} clusters, so 1 to {self.parts} fit")
+
+    @property
+    def near(self) -> Tier:
+        """Where the model computes."""
+        return "GPU" if self.device == "cuda" else "host"
+
+    @property
+    def direct(self) -> bool:
+        """Whether tables are read where they are; on a CPU pinned ones are."""
+        return self.history == "device" or (self.history == "pinned" and self.device == "cpu")
+
+    def rows(self, sizes: Sizes) -> int:
+        """Of a batch."""
+        return -(-sizes.nodes * self.per_batch // self.parts)
+
+
+def halo_rows(nodes: int, edges: int, rows: int) -> int:
+    """How many nodes outside are next to a batch of ``rows`` nodes: a guess, on the high side where METIS cuts few edges.
+
+    ``(N - R) * (1 - exp(-share * E/N * R/N))``: the distinct nodes outside that a share of the batch's edges hits at random.
+    """
+    return round((nodes - rows) * -math.expm1(-HALO_SHARE * edges / max(1, nodes) * rows / max(1, nodes)))
+
+
+class _Live(TorchDispatchMode):
+    """Counts the bytes of tensors that are alive, pool by pool: memory that was freed in one is not used again in another.
+
+    Pools are the lanes on a GPU, where every stream has memory of its own, and small and large blocks on a CPU.
+    """
+
+    HEAP, MAPPED = "heap", "mapped"
+
+    def __init__(self, lanes: Lanes, on_gpu: bool) -> None:
+        super().__init__()
+        self.lanes, self.on_gpu = lanes, on_gpu
+        self._known: dict[int, weakref.ref[Any]] = {}
+        self._now: dict[str, int] = {}
+        self.begin()
+
+    def begin(self) -> None:
+        """From here on count anew what comes on top."""
+        self._at_begin, self._most = dict(self._now), dict(self._now)
+
+    @property
+    def now(self) -> int:
+        return sum(self._now.values())
+
+    def extra(self) -> tuple[int, int]:
+        """The most that was alive beyond what was there at ``begin``: (in the heap, elsewhere)."""
+        extra = {pool: most - self._at_begin.get(pool, 0) for pool, most in self._most.items()}
+        heap = extra.pop(self.HEAP, 0)
+        return heap, sum(extra.values())
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(result):
+            if isinstance(tensor, Tensor) and tensor.device == META:
+                self._born(tensor.untyped_storage())
+        return result
+
+    def _born(self, storage: torch.UntypedStorage) -> None:
+        key, size = storage._cdata, storage.nbytes()
+        if key in self._known:
+            return
+        pool = self.lanes.current if self.on_gpu else self.HEAP if size < HEAP_BLOCK else self.MAPPED
+
+        def gone(_: Any) -> None:
+            del self._known[key]
+            self._now[pool] -= size
+
+        self._known[key] = weakref.ref(storage, gone)
+        self._now[pool] = self._now.get(pool, 0) + size
+        self._most[pool] = max(self._most.get(pool, 0), self._now[pool])
+
+
+class _Tables(HistoryStore):
+    """Tables without memory. Rows that leave for far ones are held for as long as they may have to wait."""
+
+    def __init__(self, nodes: int, widths: Sequence[int], settings: Settings, lanes: Lanes) -> None:
+        self.settings = settings
+        waiting = InOrder.PENDING + 1 if settings.history == "disk" else 1
+        self._sent: deque[int] = deque(maxlen=waiting)
+        # From a GPU they wait for the disk as copies on the host.
+        self._kept: deque[Tensor] = deque(maxlen=1 if settings.device == "cuda" else waiting)
+        self.most_sent = 0
+        super().__init__(nodes, widths, dtype=DTYPES[settings.dtype], device=META, lanes=lanes)
+
+    @property
+    def direct(self) -> bool:
+        return self.settings.direct
+
+    def record(self, table: int, batch: Batch, h: Tensor, step: int, *, blend: float = 1.0) -> None:
+        super().record(table, batch, h, step, blend=blend)
+        if not self.direct:
+            self._kept.append(h.detach())
+            self._sent.append(h.nbytes)
+            self.most_sent = max(self.most_sent, sum(self._sent))
+
+    def arrived(self) -> int:
+        """Nothing is on its way any more; returns the most that was."""
+        most, self.most_sent = self.most_sent, 0
+        self._kept.clear()
+        self._sent.clear()
+        return most
+
+    @property
+    def staging(self) -> int:
+        return sum(buffer.rows.nbytes for buffer in self._buffers.values())
+
+
+class _GuessedBatch(Batch):
+    def halo(self, adj: Adjacency) -> Tensor:
+        count = halo_rows(adj.num_nodes, adj.num_edges - adj.num_nodes, len(self))
+        return torch.empty(count, dtype=torch.int64, device=META)
+
+
+class _GuessingEngine(Engine):
+    """Also the halos of batches that it makes itself are guessed."""
+
+    def _halo(self, batch: Batch) -> Tensor | None:
+        return None if self.store.direct else _GuessedBatch.halo(batch, self.scene.adj)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """Bytes that the engine would have taken. ``exact`` and ``step`` come on top of the others, one at a time; ``heap`` is
+    the larger one of what they took in small blocks. ``exact_sent`` and ``step_sent`` are rows on their way out."""
+
+    widths: tuple[int, ...]
+    parameters: int
+    aggregated: int
+    maps: int
+    staging: int
+    exact: int
+    step: int
+    heap: int
+    exact_sent: int
+    step_sent: int
+
+
+@lru_cache(maxsize=256)
+def rehearse(sizes: Sizes, settings: Settings) -> Rehearsal:
+    """A first fill and two steps of the engine, on tensors that have shapes but no memory."""
+
+    def empty(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        return torch.empty(shape, dtype=dtype, device=META)
+
+    n, rows, lanes = sizes.nodes, settings.rows(sizes), InOrder()
+    with debug(False), use_backend("kernel"), _Live(lanes, settings.device == "cuda") as live:
+        scale = empty(n)
+        adj = Adjacency(
+            empty(n + 1, dtype=torch.int64), empty(sizes.edges + n, dtype=torch.int32), scale, scale, _checked=True
+        ).undirected()
+        with torch.random.fork_rng(devices=[]):  # the run is to draw the weights that it would draw without a plan
+            model = MODELS[settings.model](sizes.features, settings.hidden, sizes.classes, num_layers=settings.layers)
+        model.to(META)
+        parameters = list(model.parameters())
+        store = _Tables(n, model.widths, settings, lanes)
+        scene = Scene(adj, empty(n, sizes.features), store)
+        engine = _GuessingEngine(scene, model)
+        labels = empty(rows, dtype=torch.int64)
+        before = live.now
+        live.begin()
+        engine.fill()
+        (exact_heap, exact), exact_sent = live.extra(), store.arrived()
+        optimizer = torch.optim.Adam(parameters)
+        # More than one range, as clusters mostly are: what belongs to their rows is copied, not viewed.
+        ranges = ((0, rows - 1), (rows, rows + 1)) if 1 < rows < n else ((0, rows),)
+        for number in (1, 2):  # buffers and the optimizer's state are made in the first
+            batch, other = (_GuessedBatch(n, ranges=ranges, device=META) for _ in range(2))
+            live.begin()
+            engine.step(
+                batch, number, lambda logits: torch.nn.functional.cross_entropy(logits, labels), optimizer,
+                refresh=[other] * settings.frequency if settings.method == "rest" else (),
+                importance=settings.frequency if settings.method == "rest-is" else 0,
+            )  # fmt: skip
+            (step_heap, step), step_sent = live.extra(), store.arrived()
+        del batch, other
+        count = sum(p.numel() for p in parameters)
+        maps = live.now - before - store.staging - 12 * count  # of what stays, all that is neither a buffer nor a weight's
+    aggregated = 0 if scene._aggregated is None else scene._aggregated.nbytes
+    heap = max(exact_heap, step_heap)
+    widths = tuple(model.widths)
+    return Rehearsal(widths, count, aggregated, maps, store.staging, exact, step, heap, exact_sent, step_sent)
