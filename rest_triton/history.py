@@ -18,7 +18,7 @@ from .ops.memory import new_rows
 from .progress import notice
 
 Place = Literal["device", "pinned", "disk"]
-PIECE = 8 << 20  # bytes that are fetched from disk at a time
+PIECE = 64 << 20  # bytes that are fetched from disk at a time, at the most
 
 
 @dataclass(eq=False)
@@ -153,7 +153,8 @@ class HistoryStore:
 
     @staticmethod
     def _write(to: Table, batch: Batch, h: Tensor, step: int, blend: float) -> None:
-        if batch.ranges is None or blend != 1.0:
+        # On one device the kernel copies past the caches, which a plain copy does not; to the host a GPU has copy engines.
+        if batch.ranges is None or blend != 1.0 or (to.rows.device == h.device and to.rows.dtype == h.dtype):
             scatter_rows(to.rows, batch.rows, h, blend=blend, stamp=to.stamp, step=step)
             return
         at = 0
@@ -191,7 +192,9 @@ class HistoryStore:
         if self.files is None:
             gather_rows(source.rows, halo, out=buffer.rows)
             return
-        rows = max(1, PIECE // max(1, source.rows[:1].nbytes))  # in pieces, so that the mapped pages can be counted
+        # In pieces, so that mapped pages can be counted: as large as the budget allows, for large ones are copied faster.
+        piece = PIECE if self.files.budget is None else min(PIECE, self.files.budget // 2)
+        rows = max(1, piece // max(1, source.rows[:1].nbytes))
         for some, into in zip(halo.split(rows), buffer.rows.split(rows), strict=True):
             if into.is_cuda:  # a GPU does not read mapped files
                 into.copy_(gather_rows(source.rows, some.cpu()))
