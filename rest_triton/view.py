@@ -104,8 +104,9 @@ class View:
         if backend.debugging() and len(self.batch) < self.store.num_nodes and self.staged is None:
             self.store.refuse_unwritten(table, self.batch.halo(self.scene.adj))
         source = self._source(table)
-        if table + 1 < len(self.store.tables):
-            self._source(table + 1)  # fetched while this one is computed
+        # The next one is fetched while this one is computed. What is refreshed ends with the last table, and does not read it.
+        if table + 1 < len(self.store.tables) - int(self.refreshing):
+            self._source(table + 1)
         return self._spmm(table, h, source, residual, alpha)
 
     def _spmm(

@@ -7,8 +7,8 @@ from uuid import uuid4
 import pytest
 
 from rest_triton import engine, history, lanes, view
-from rest_triton.ordering import check, interleavings
-from rest_triton.recorder import Recording
+from rest_triton.ordering import _Checker, check, interleavings
+from rest_triton.recorder import Op, Record, Recording
 
 from ..history.runs import MODELS, Run, disk
 from .mutants import installed, mutants
@@ -59,6 +59,50 @@ def used(method: str, far: bool) -> set[str]:
 def test_any_legal_interleaving_gives_the_same_bits(model: str, method: str, frequency: int, far: bool) -> None:
     run = prepared(model, far, method, frequency)
     assert interleavings(program(run, method, frequency), run.state(), range(6)) == []
+
+
+def refresh_before(log: list[Record], which: Callable[[Op], bool]) -> Iterator[int]:
+    """For every compute op that is asked for: the last record of the refresh lane that it certainly comes after."""
+    checker = _Checker(log, set())
+    for index, record in enumerate(log):
+        checker.take(index, record)
+        if isinstance(record, Op) and record.lane == "compute" and which(record):
+            yield checker.clock["compute"].get("refresh", -1)
+
+
+@pytest.mark.parametrize("model", ["gcn", "appnp", "gcnii"])
+def test_refresh_runs_a_layer_ahead(model: str) -> None:
+    """An aggregate of table t waits for the refresh to have recorded table t, and not for what the refresh does after that."""
+    run = prepared(model, False, "rest", 1)
+    with Recording() as recording:
+        run.use(recording)
+        run.step(2, "rest", 1)
+    tables = [table.rows for table in run.store.tables]
+
+    def touches(op: Op, table: int, spans: str) -> bool:
+        return any(span.storage == tables[table].untyped_storage().data_ptr() for span in getattr(op, spans))
+
+    ops = [(i, r) for i, r in enumerate(recording.log) if isinstance(r, Op)]
+    recorded = [max(i for i, op in ops if op.lane == "refresh" and touches(op, t, "writes")) for t in range(len(tables))]
+    assert recorded == sorted(recorded) and len(set(recorded)) == len(tables)
+    for table in range(len(tables)):
+        known = list(
+            refresh_before(recording.log, lambda op, t=table: "history_spmm" in op.name and touches(op, t, "reads"))
+        )  # type: ignore[misc]
+        assert len(known) == 1 and known[0] >= recorded[table]
+        if table + 1 < len(tables):
+            assert known[0] < recorded[table + 1]
+
+
+@pytest.mark.parametrize("frequency", [1, 3])
+def test_refreshed_halos_are_not_fetched_again(frequency: int) -> None:
+    """REST-IS with far tables: rows are fetched for the refresh, whose own neighbours are further away, and for nobody else."""
+    run = prepared("gcnii", True, "is", frequency)
+    with Recording() as recording:
+        run.use(recording)
+        run.step(2, "is", frequency)
+    names = [record.name for record in recording.log if isinstance(record, Op) and record.lane == "io"]
+    assert sum("gather_rows_into" in name for name in names) == frequency * (len(run.store.tables) - 1)
 
 
 SCENES = [("gcn-norm", "rest", 1), ("gcn-norm", "is", 3), ("appnp", "rest", 3), ("gcnii", "is", 1)]
