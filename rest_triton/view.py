@@ -19,7 +19,6 @@ from torch import Tensor
 from .batches import Batch
 from .history import HistoryStore, Staged
 from .kernels._hash import mix64
-from .lanes import Guard
 from .ops import Adjacency, activate, backend, column_moments, history_spmm
 
 
@@ -38,13 +37,20 @@ class Scene:
     edge_dropout: float = 0.0
     seed: int = 0
     _aggregated: Tensor | None = field(default=None, repr=False)
+    _outside: Tensor | None = field(default=None, repr=False)
 
     def aggregated(self) -> Tensor:
         """[N, D]: the features aggregated once over the whole graph; nothing upstream of them ever changes."""
         if self._aggregated is None:
             everyone = torch.arange(self.adj.num_nodes, device=self.x.device)
-            self._aggregated = history_spmm(self.adj, everyone, ~everyone.int(), None, self.x)
+            self._aggregated = history_spmm(self.adj, everyone, self.outside(), None, self.x)
         return self._aggregated
+
+    def outside(self) -> Tensor:
+        """The position map of no batch at all: every node is read from its own row of a table."""
+        if self._outside is None:
+            self._outside = torch.arange(-1, ~self.adj.num_nodes, -1, dtype=torch.int32, device=self.x.device)
+        return self._outside
 
 
 class View:
@@ -91,7 +97,10 @@ class View:
     def aggregated_features(self) -> Tensor:
         """[R, D]: what a first layer that starts with an aggregate gets; computed once for the whole graph."""
         if self.edge_dropout > 0.0:
-            return self._spmm(None, None, Staged(self.scene.x, Guard("features")))
+            return history_spmm(
+                self.scene.adj, self.batch.rows, self.scene.outside(), None, self.scene.x,
+                edge_dropout=self.edge_dropout, seed=self.next_seed(),
+            )  # fmt: skip
         return self.batch.take(self.scene.aggregated())
 
     @property
@@ -104,23 +113,17 @@ class View:
         if backend.debugging() and len(self.batch) < self.store.num_nodes and self.staged is None:
             self.store.refuse_unwritten(table, self.batch.halo(self.scene.adj))
         source = self._source(table)
-        # The next one is fetched while this one is computed. What is refreshed ends with the last table, and does not read it.
+        # The next one is fetched while this one is computed. A refresh ends with the last table, and does not read it.
         if table + 1 < len(self.store.tables) - int(self.refreshing):
             self._source(table + 1)
-        return self._spmm(table, h, source, residual, alpha)
-
-    def _spmm(
-        self, table: int | None, h: Tensor | None, source: Staged | None, residual: Tensor | None = None, alpha: float = 0.0
-    ) -> Tensor:
         seed = self.next_seed() if self.edge_dropout > 0.0 else 0
-        reads = [] if source is None else [source.guard]
         return self.lanes.submit(
             self.lanes.current,
             lambda: history_spmm(
                 self.scene.adj, self.batch.rows, self.position, h, None if source is None else source.rows,
                 residual=residual, alpha=alpha, edge_dropout=self.edge_dropout, seed=seed,
             ),
-            reads=reads,
+            reads=[] if source is None else [source.guard],
         )  # fmt: skip
 
     def _source(self, table: int) -> Staged | None:

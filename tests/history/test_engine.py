@@ -9,7 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rest_triton.batches import ClusterBatches
-from rest_triton.ops import debug, use_backend
+from rest_triton.ops import debug, history_spmm_definition, use_backend
+from rest_triton.view import View
 
 from .runs import MODELS, NODES, PTR, Run, disk
 
@@ -172,6 +173,24 @@ def test_maps_are_restored_after_an_error() -> None:
         run.engine.step(run.batches.epoch(0)[0], 1, fail, run.optimizer)
     outside = ~torch.arange(NODES, dtype=torch.int32)
     assert all(torch.equal(free, outside) for maps in run.engine.maps.values() for free in maps._free)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.4])
+def test_first_aggregate(dropout: float) -> None:
+    """Of features, whoever is in the batch; edges are dropped for training, and not for a refresh."""
+    run = Run("gcn", directed=True)
+    scene, batch = run.engine.scene, run.batches.epoch(0)[0]
+    scene.edge_dropout = dropout
+    with run.engine._entered(batch, None) as position:
+        view = View(scene, batch, position, step=1)
+        seed = View(scene, batch, position, step=1).next_seed()
+        expected = history_spmm_definition(
+            scene.adj, batch.rows, ~torch.arange(NODES).int(), None, scene.x, edge_dropout=dropout, seed=seed
+        )
+        torch.testing.assert_close(view.aggregated_features(), expected)
+        refreshed = View(scene, batch, position, step=1, refreshing=True).aggregated_features()
+    whole = history_spmm_definition(scene.adj, batch.rows, ~torch.arange(NODES).int(), None, scene.x)
+    torch.testing.assert_close(refreshed, whole)
 
 
 def test_directed_graph_and_edge_dropout() -> None:

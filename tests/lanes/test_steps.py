@@ -72,7 +72,7 @@ def refresh_before(log: list[Record], which: Callable[[Op], bool]) -> Iterator[i
 
 @pytest.mark.parametrize("model", ["gcn", "appnp", "gcnii"])
 def test_refresh_runs_a_layer_ahead(model: str) -> None:
-    """An aggregate of table t waits for the refresh to have recorded table t, and not for what the refresh does after that."""
+    """An aggregate of table t waits for the refresh to have recorded table t, and not for what it does after that."""
     run = prepared(model, False, "rest", 1)
     with Recording() as recording:
         run.use(recording)
@@ -96,7 +96,7 @@ def test_refresh_runs_a_layer_ahead(model: str) -> None:
 
 @pytest.mark.parametrize("frequency", [1, 3])
 def test_refreshed_halos_are_not_fetched_again(frequency: int) -> None:
-    """REST-IS with far tables: rows are fetched for the refresh, whose own neighbours are further away, and for nobody else."""
+    """REST-IS with far tables: rows are fetched for the refresh, whose neighbours are further away, and for nobody else."""
     run = prepared("gcnii", True, "is", frequency)
     with Recording() as recording:
         run.use(recording)
