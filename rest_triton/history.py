@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -124,19 +125,17 @@ class HistoryStore:
         if self.direct:
             self.lanes.submit(self.lanes.current, lambda: self._write(to, batch, h, step, blend), writes=[to.guard])
         elif self.files is None:
-            handed = self._handed(batch, h, blend)
-            self.lanes.submit(IO, lambda: self._write(to, batch, h, step, blend), writes=[to.guard], takes=handed)
+            work = partial(self._write, to, batch, h, step, blend)
+            self.lanes.submit(IO, work, writes=[to.guard], takes=[h, batch.rows])
         else:
             self._write_to_disk(self.files, to, batch, h, step, blend)
 
     def _write_to_disk(self, files: DiskTables, to: Table, batch: Batch, h: Tensor, step: int, blend: float) -> None:
         copied = Guard("rows on their way to disk")
         # From a GPU rows and ids come by way of the host's memory; on a CPU they are there.
+        handed = [h, batch.rows]
         here, ids = self.lanes.submit(
-            IO,
-            lambda: (h.to("cpu", non_blocking=True), batch.on("cpu")),
-            writes=[copied],
-            takes=self._handed(batch, h, blend),
+            IO, lambda: (h.to("cpu", non_blocking=True), batch.on("cpu")), writes=[copied], takes=handed
         )
 
         def write() -> None:
@@ -145,11 +144,6 @@ class HistoryStore:
             files.touched(here.shape[0] * to.rows.shape[1] * to.rows.element_size())
 
         self.lanes.later(write, reads=[copied], writes=[to.guard])
-
-    @staticmethod
-    def _handed(batch: Batch, h: Tensor, blend: float) -> list[Tensor]:
-        """What a lane that writes the rows of a batch uses of the lane that computed them."""
-        return [h] if batch.ranges is not None and blend == 1.0 else [h, batch.rows]
 
     @staticmethod
     def _write(to: Table, batch: Batch, h: Tensor, step: int, blend: float) -> None:

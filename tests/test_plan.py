@@ -198,7 +198,8 @@ def test_rehearsal_of_far_tables(device: str) -> None:
     pinned = planning.rehearse(LARGE, replace(settings, history="pinned"))
     assert (pinned.staging == 0) == (device == "cpu")  # without a GPU pinned tables are read where they are
     refreshed = planning.rehearse(LARGE, replace(settings, method="rest-is"))
-    assert refreshed.staging > 1.9 * took.staging and refreshed.step > took.step
+    # The refreshed halo of both tables, and what the refresh itself fetches of the first.
+    assert refreshed.staging > 1.5 * took.staging and refreshed.step > took.step
 
 
 def test_refresh_has_memory_of_its_own_on_a_gpu() -> None:
