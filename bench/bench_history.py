@@ -22,7 +22,7 @@ from .measure import ROUNDS, Report, best
 class Far(HistoryStore):
     """Tables that are staged, as beside a GPU or on disk."""
 
-    direct = False  # type: ignore[assignment]
+    direct = False
 
 
 @pytest.mark.parametrize("width", [128, 256])

@@ -55,6 +55,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             begin = time.perf_counter()
             print(partition(graph, options.parts, method=options.method, seed=options.seed, root=options.root).describe())
             print(f"  ready after {time.perf_counter() - begin:.1f} s")
+    except KeyboardInterrupt:
+        parser.exit(130, "\ninterrupted; what was finished is kept\n")
     except (ValueError, OSError, ImportError, MemoryError) as error:
         # Expected ones say what to do; a traceback would hide it.
         parser.exit(1, f"{error}\n")

@@ -171,17 +171,21 @@ class _Tables(HistoryStore):
         return sum(buffer.rows.nbytes for buffer in self._buffers.values())
 
 
+def _guessed_halo(batch: Batch, adj: Adjacency) -> Tensor:
+    count = halo_rows(adj.num_nodes, adj.num_edges - adj.num_nodes, len(batch))
+    return torch.empty(count, dtype=torch.int64, device=META)
+
+
 class _GuessedBatch(Batch):
     def halo(self, adj: Adjacency) -> Tensor:
-        count = halo_rows(adj.num_nodes, adj.num_edges - adj.num_nodes, len(self))
-        return torch.empty(count, dtype=torch.int64, device=META)
+        return _guessed_halo(self, adj)
 
 
 class _GuessingEngine(Engine):
     """Also the halos of batches that it makes itself are guessed."""
 
     def _halo(self, batch: Batch) -> Tensor | None:
-        return None if self.store.direct else _GuessedBatch.halo(batch, self.scene.adj)  # type: ignore[arg-type]
+        return None if self.store.direct else _guessed_halo(batch, self.scene.adj)
 
 
 @dataclass(frozen=True)

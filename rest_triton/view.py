@@ -12,6 +12,7 @@ Whether that is a training step, a refresh or exact inference, and where the tab
 """
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -168,15 +169,17 @@ class View:
         """
         scale, shift, moments = self._normalise(norm, h)
         dropout = dropout if self.training else 0.0
-        options = dict(relu=relu, dropout=dropout, seed=self.next_seed() if dropout > 0 else 0, moments=moments)
+        options: dict[str, Any] = dict(
+            relu=relu, dropout=dropout, seed=self.next_seed() if dropout > 0 else 0, moments=moments
+        )
         rows = self.batch.rows
         if table is None or not self.recording:
-            return activate(h, scale, shift, rows=rows, **options)  # type: ignore[arg-type]
+            return activate(h, scale, shift, rows=rows, **options)
         if self.store.direct and self.keep is None:
             to = self.store.tables[table]
 
             def write() -> Tensor:
-                y = activate(h, scale, shift, rows=rows, history=to.rows, **options)  # type: ignore[arg-type]
+                y = activate(h, scale, shift, rows=rows, history=to.rows, **options)
                 self.store.stamped(table, self.batch, self.step)
                 return y
 
@@ -184,7 +187,7 @@ class View:
         # Far away: the rows are laid down here, in the table's dtype, and leave on a lane of their own.
         before_dropout = torch.empty(h.shape, dtype=self.store.dtype, device=h.device)
         every = torch.arange(len(self.batch), device=h.device)
-        y = activate(h, scale, shift, rows=rows, history=before_dropout, history_rows=every, **options)  # type: ignore[arg-type]
+        y = activate(h, scale, shift, rows=rows, history=before_dropout, history_rows=every, **options)
         self.record(table, before_dropout)
         return y
 

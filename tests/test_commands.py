@@ -1,7 +1,9 @@
 """Command lines, as a person runs them."""
 
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -36,6 +38,24 @@ def test_errors_without_traceback(arguments: list[str], message: str, tmp_path: 
     result = run("rest_triton.prepare", *arguments, cwd=tmp_path)
     assert result.returncode == 1
     assert message in result.stderr and "Traceback" not in result.stderr
+
+
+def test_ctrl_c(tmp_path: Path) -> None:
+    """The graph is there, the clusters are not yet: no traceback, and the graph stays."""
+    command = ["rest_triton.prepare", "--dataset", "synthetic:nodes=60000,edges=4000000,features=2", "--parts", "40"]
+    child = subprocess.Popen(
+        [sys.executable, "-m", *command], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    folder = tmp_path / "data" / "partitions"
+    deadline = time.monotonic() + 60
+    while not folder.exists():
+        assert time.monotonic() < deadline and child.poll() is None
+        time.sleep(0.02)
+    time.sleep(0.3)
+    child.send_signal(signal.SIGINT)
+    _, said = child.communicate(timeout=30)
+    assert child.returncode == 130 and said == "\ninterrupted; what was finished is kept\n"
+    assert list(folder.iterdir()) == [] and len(list((tmp_path / "data" / "prepared").iterdir())) == 1
 
 
 def test_demo(tmp_path: Path) -> None:

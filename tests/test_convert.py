@@ -154,4 +154,4 @@ def test_truncated_foreign_and_missing_files(tmp_path: Path) -> None:
 def test_real_graphs(name: str, nodes: int, edges: int, features: int, classes: int) -> None:
     graph = from_npz(REAL / f"{name}.npz")
     assert (graph.num_nodes, graph.num_edges, graph.num_features, graph.num_classes) == (nodes, edges, features, classes)
-    assert graph.directed is False and bool(graph.train_mask.any())  # type: ignore[union-attr]
+    assert graph.directed is False and bool(graph.train_mask.any())

@@ -28,7 +28,7 @@ def dense(graph: Graph) -> Tensor:
 
 def full_graph(**changes: object) -> Graph:
     nodes = dict(x=X, y=Y, train_mask=TRAIN, val_mask=VAL, test_mask=TEST, name="test") | changes
-    return Graph.from_edges(EDGES, N, **nodes)  # type: ignore[arg-type]
+    return Graph.from_edges(EDGES, N, **nodes)
 
 
 def test_from_edges() -> None:
@@ -68,13 +68,13 @@ def test_permute_moves_everything() -> None:
     graph = full_graph()
     moved = graph.permute(order)
     assert torch.equal(dense(moved), dense(graph)[order][:, order])
-    assert torch.equal(moved.x, X[order]) and torch.equal(moved.y, Y[order])  # type: ignore[arg-type]
+    assert torch.equal(moved.x, X[order]) and torch.equal(moved.y, Y[order])
     for name in ("train_mask", "val_mask", "test_mask"):
         assert torch.equal(getattr(moved, name), getattr(graph, name)[order])
     assert moved.name == "test" and moved.num_classes == 4
     assert moved.fingerprint != graph.fingerprint
     sparse = full_graph(x=SparseRows.from_dense(X)).permute(order)
-    assert torch.equal(sparse.x.dense(), X[order])  # type: ignore[union-attr]
+    assert torch.equal(sparse.x.dense(), X[order])
 
 
 @pytest.mark.parametrize("directed", [True, False])
@@ -86,14 +86,14 @@ def test_adjacency(directed: bool) -> None:
     scale = loops.sum(1) ** -0.5
     mean = plain / plain.sum(1, keepdim=True).clamp(min=1)
     for kind, matrix in (("sum", plain), ("mean", mean), ("gcn", scale[:, None] * loops * scale)):
-        adj = graph.adjacency(kind)  # type: ignore[arg-type]
+        adj = graph.adjacency(kind)
         x = X.clone().requires_grad_()
         out = history_spmm(adj, everyone, position, x)
         torch.testing.assert_close(out, (matrix @ X.double()).float())
         out.backward(X)
         torch.testing.assert_close(x.grad, (matrix.T @ X.double()).float())
     with pytest.raises(ValueError, match="normalise is 'max'; it must be 'gcn', 'mean' or 'sum'"):
-        graph.adjacency("max")  # type: ignore[arg-type]
+        graph.adjacency("max")
 
 
 def test_sparse_features() -> None:

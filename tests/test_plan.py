@@ -144,7 +144,7 @@ def test_tiers() -> None:
 
 def test_total_is_the_larger_moment() -> None:
     def made(**size: int) -> int:
-        items = tuple(planning.Item(when, "host", nbytes, "", when) for when, nbytes in size.items())  # type: ignore[arg-type]
+        items = tuple(planning.Item(when, "host", nbytes, "", when) for when, nbytes in size.items())
         return planning.Plan(SMALL, Settings(), items).total("host")
 
     assert made(held=10, exact=5, step=7, prepare=3, before=99) == 17

@@ -54,7 +54,7 @@ def test_mapped_not_read(tmp_path: Path) -> None:
     assert str(folder / "x.npy") in maps and str(folder / "col.npy") in maps
     assert isinstance(back.x, torch.Tensor)
     back.x[0, 0] = 123  # in memory only
-    assert prepared.read(folder, tmp_path, ABOUT).x[0, 0] == X[0, 0]  # type: ignore[index]
+    assert prepared.read(folder, tmp_path, ABOUT).x[0, 0] == X[0, 0]
 
 
 def test_carried_to_another_machine(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def import_ogb(dataset: str, module: str) -> Any:
     It does so with the package ``outdated`` and does without where that cannot be imported: for this moment it cannot.
     """
     before = sys.modules.get("outdated", ...)
-    sys.modules["outdated"] = None  # type: ignore[assignment]
+    sys.modules["outdated"] = None  # type: ignore[assignment]  # how Python is told that a module cannot be had
     try:
         return importlib.import_module(module)
     except ImportError as error:

@@ -8,6 +8,7 @@ right. The same name gives the same graph, on any number of threads.
 
 import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -83,7 +84,7 @@ def parse(name: str) -> Shape:
         if not 0 < factor < math.inf:
             raise ValueError(f"{name!r} is scaled by {scale!r}; it must be a positive number, as in synthetic:{known}@0.1")
     types = {key: float if key in ("train", "val") else int for key in Shape.__dataclass_fields__}
-    given = {}
+    given: dict[str, Any] = {}
     for item in rest:
         key, _, value = item.partition("=")
         if key not in types:
@@ -96,9 +97,9 @@ def parse(name: str) -> Shape:
         missing = [key for key in ("nodes", "edges") if key not in given]
         if missing:
             raise ValueError(f"{name!r} lacks {' and '.join(missing)}, as in synthetic:nodes=20000,edges=300000")
-        shape = Shape(**given)  # type: ignore[arg-type]
+        shape = Shape(**given)
     else:
-        shape = replace(shape.scaled(factor), **given)  # type: ignore[arg-type]
+        shape = replace(shape.scaled(factor), **given)
     _check(name, shape)
     return shape
 

@@ -1,6 +1,7 @@
 """APPNP (Gasteiger et al., 2019)."""
 
 from itertools import pairwise
+from typing import Any
 
 from torch import Tensor
 from torch.nn import BatchNorm1d, Linear, Module, ModuleList
@@ -44,8 +45,8 @@ class APPNP(Module):
         for i, lin in enumerate(self.lins):
             h = lin(h)
             if i < len(self.lins) - 1:
-                norm = None if self.norms is None else self.norms[i]
-                h = view.activate(None, h, norm, dropout=self.dropout)  # type: ignore[arg-type]
+                norm: Any = None if self.norms is None else self.norms[i]
+                h = view.activate(None, h, norm, dropout=self.dropout)
         first = h
         view.record(0, first)
         for k in range(self.num_layers):

@@ -1,6 +1,7 @@
 """GCN (Kipf and Welling, 2017)."""
 
 from itertools import pairwise
+from typing import Any
 
 from torch import Tensor
 from torch.nn import BatchNorm1d, Linear, Module, ModuleList
@@ -54,11 +55,11 @@ class GCN(Module):
             del z
             if layer == len(self.widths):
                 return u
-            norm = None if self.norms is None else self.norms[layer]
+            norm: Any = None if self.norms is None else self.norms[layer]
             if before is not None:
                 # It enters between the normalisation and the ReLU: two passes.
                 u = view.activate(None, u, norm, relu=False) + before
                 norm = None
-            h = view.activate(layer, u, norm, dropout=self.dropout)  # type: ignore[arg-type]
+            h = view.activate(layer, u, norm, dropout=self.dropout)
             del u
         raise AssertionError("the last layer returns")

@@ -1,6 +1,7 @@
 """GCNII (Chen et al., 2020)."""
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -67,7 +68,7 @@ class GCNII(Module):
                 z, z0 = (1 - self.alpha) * view.aggregate(layer, h), self.alpha * first
                 u = torch.addmm(z, z, weight, beta=1 - beta, alpha=beta)
                 u = u + torch.addmm(z0, z0, self.weights2[layer], beta=1 - beta, alpha=beta)
-            norm = None if self.norms is None else self.norms[layer]
+            norm: Any = None if self.norms is None else self.norms[layer]
             table = layer + 1 if layer < last else None
-            h = view.activate(table, u, norm, dropout=self.dropout)  # type: ignore[arg-type]
+            h = view.activate(table, u, norm, dropout=self.dropout)
         return self.lins[1](h)

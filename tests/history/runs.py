@@ -39,7 +39,7 @@ def graph(directed: bool = False) -> Graph:
 class FarStore(HistoryStore):
     """On a CPU, tables as beside a GPU: rows are staged, and written by the io lane."""
 
-    direct = False  # type: ignore[assignment]
+    direct = False
 
 
 class Run:
@@ -51,7 +51,7 @@ class Run:
         torch.manual_seed(0)
         self.graph, self.model = graph(directed), MODELS[model]()
         make = FarStore if far else HistoryStore
-        self.store = make(NODES, self.model.widths, lanes=lanes, **store)  # type: ignore[arg-type]
+        self.store = make(NODES, self.model.widths, lanes=lanes, **store)
         assert isinstance(self.graph.x, Tensor)
         self.engine = Engine(Scene(self.graph.adjacency("gcn"), self.graph.x, self.store, seed=7), self.model)
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=0.02)

@@ -71,7 +71,7 @@ def test_a_batch_of_everyone_needs_no_history(model: str) -> None:
 def test_exact_histories_give_exact_logits(model: str) -> None:
     """Without dropout, and with tables that are not stale, a batch sees its whole neighbourhood."""
     run = Run(model)
-    run.model.dropout = 0.0  # type: ignore[assignment]
+    run.model.dropout = 0.0
     run.engine.fill(step=1)
     exact = run.engine.exact()
     for batch in run.batches.epoch(0):
@@ -125,14 +125,14 @@ def test_refresh_touches_nothing_but_tables() -> None:
 def test_batch_norm_as_in_torch() -> None:
     """Batch statistics, running statistics and gradients of view.activate are BatchNorm1d's."""
     run = Run("gcn-norm")
-    run.model.dropout = 0.0  # type: ignore[assignment]
+    run.model.dropout = 0.0
     run.batches = ClusterBatches(PTR, 6)
     batch = run.batches.epoch(0)[0]
     assert run.graph.y is not None
     adj = run.engine.scene.adj
     norms = [torch.nn.BatchNorm1d(16), torch.nn.BatchNorm1d(16)]
-    lins = [torch.nn.Linear(lin.in_features, lin.out_features) for lin in run.model.lins]  # type: ignore[union-attr]
-    for ours, theirs in zip(run.model.lins, lins, strict=True):  # type: ignore[arg-type]
+    lins = [torch.nn.Linear(lin.in_features, lin.out_features) for lin in run.model.lins]
+    for ours, theirs in zip(run.model.lins, lins, strict=True):
         theirs.load_state_dict(ours.state_dict())
     dense = torch.zeros(NODES, NODES)
     target = torch.repeat_interleave(torch.arange(NODES), adj.rowptr.diff())
@@ -142,13 +142,13 @@ def test_batch_norm_as_in_torch() -> None:
     h = (norms[1](lins[1](dense @ h)) + h).relu()
     expected = F.cross_entropy(lins[2](dense @ h), run.graph.y)
     expected.backward()
-    loss = run.engine.step(batch, 1, lambda logits: F.cross_entropy(logits, run.graph.y), run.optimizer)  # type: ignore[arg-type]
+    loss = run.engine.step(batch, 1, lambda logits: F.cross_entropy(logits, run.graph.y), run.optimizer)
     assert loss is not None
     torch.testing.assert_close(loss, expected.detach())
-    for ours, theirs in zip(run.model.norms, norms, strict=True):  # type: ignore[arg-type]
+    for ours, theirs in zip(run.model.norms, norms, strict=True):
         torch.testing.assert_close(ours.running_mean, theirs.running_mean)
         torch.testing.assert_close(ours.running_var, theirs.running_var)
-    for ours, theirs in zip(run.model.lins, lins, strict=True):  # type: ignore[arg-type]
+    for ours, theirs in zip(run.model.lins, lins, strict=True):
         torch.testing.assert_close(ours.weight.grad, theirs.weight.grad, rtol=1e-4, atol=1e-5)
 
 

@@ -24,7 +24,7 @@ def on_gpu(model: str, **store: object) -> Run:
     run.graph = graph()
     run.model.cuda()
     assert isinstance(run.graph.x, torch.Tensor)
-    run.store = HistoryStore(NODES, run.model.widths, device="cuda", **store)  # type: ignore[arg-type]
+    run.store = HistoryStore(NODES, run.model.widths, device="cuda", **store)
     run.engine = Engine(Scene(run.graph.adjacency("gcn").to("cuda"), run.graph.x.cuda(), run.store, seed=7), run.model)
     run.optimizer = torch.optim.Adam(run.model.parameters(), lr=0.02)
     for batches in (run.batches, run.refresh_batches):

@@ -17,7 +17,7 @@ def test_gcn() -> None:
 
     run = Run("gcn")
     h, edges = run.engine.scene.x, to_pyg(run.graph).edge_index
-    for layer, lin in enumerate(run.model.lins):  # type: ignore[arg-type]
+    for layer, lin in enumerate(run.model.lins):
         conv = GCNConv(lin.in_features, lin.out_features)
         conv.lin.weight.data, conv.bias.data = lin.weight.data, lin.bias.data
         h = conv(h, edges)
@@ -29,7 +29,7 @@ def test_appnp() -> None:
     from torch_geometric.nn import APPNP
 
     run = Run("appnp")
-    lins: list[torch.nn.Linear] = list(run.model.lins)  # type: ignore[arg-type]
+    lins: list[torch.nn.Linear] = list(run.model.lins)
     h = lins[1](lins[0](run.engine.scene.x).relu())
     expected = APPNP(K=4, alpha=0.1)(h, to_pyg(run.graph).edge_index)
     torch.testing.assert_close(exact(run), expected, rtol=1e-4, atol=1e-5)
@@ -39,16 +39,16 @@ def gcnii(run: Run, shared: bool) -> torch.Tensor:
     from torch_geometric.nn import GCN2Conv
 
     model, edges = run.model, to_pyg(run.graph).edge_index
-    lins: list[torch.nn.Linear] = list(model.lins)  # type: ignore[arg-type]
+    lins: list[torch.nn.Linear] = list(model.lins)
     h = first = lins[0](run.engine.scene.x).relu()
-    for layer, weight in enumerate(model.weights1):  # type: ignore[arg-type]
+    for layer, weight in enumerate(model.weights1):
         conv = GCN2Conv(16, alpha=0.1, theta=0.5, layer=layer + 1, shared_weights=shared)
         conv.weight1.data = weight.data
         if not shared:
-            conv.weight2.data = model.weights2[layer].data  # type: ignore[index]
+            conv.weight2.data = model.weights2[layer].data
         h = conv(h, first, edges)
         if model.norms is not None:
-            norm = model.norms[layer]  # type: ignore[index]
+            norm = model.norms[layer]
             h = F.batch_norm(h, norm.running_mean, norm.running_var, norm.weight, norm.bias)
         h = h.relu()
     return lins[1](h)

@@ -113,7 +113,7 @@ def test_pinned_without_a_gpu_says_so_once(capsys: pytest.CaptureFixture[str], m
 
 def test_bad_arguments(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="place is 'ram'; it must be one of device, pinned, disk"):
-        HistoryStore(N, WIDTHS, place="ram")  # type: ignore[arg-type]
+        HistoryStore(N, WIDTHS, place="ram")
     with pytest.raises(TypeError, match=r"dtype is torch\.int8"):
         HistoryStore(N, WIDTHS, dtype=torch.int8)
     with pytest.raises(ValueError, match="a folder is what disk needs"):
@@ -313,4 +313,4 @@ def test_checkpoint_of_another_run(change: dict, message: str, tmp_path: Path) -
     HistoryStore(N, WIDTHS, fingerprint="f").save(tmp_path / "checkpoint", 3)
     arguments = dict(num_nodes=N, widths=WIDTHS, fingerprint="f") | change
     with pytest.raises(ValueError, match=f"checkpoint has tables with {message}; it is of another run"):
-        HistoryStore(**arguments).load(tmp_path / "checkpoint", 3)  # type: ignore[arg-type]
+        HistoryStore(**arguments).load(tmp_path / "checkpoint", 3)

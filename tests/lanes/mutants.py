@@ -80,7 +80,7 @@ class _Remove(ast.NodeTransformer):
         self.met += 1
         if self.met - 1 != self.number:
             return False
-        self.what = f"line {node.lineno} without {what}"  # type: ignore[attr-defined]
+        self.what = f"line {node.lineno} without {what}"
         return True
 
     def visit_Expr(self, node: ast.Expr) -> ast.AST:

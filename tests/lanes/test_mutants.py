@@ -27,7 +27,7 @@ def test_no_dependency_can_be_left_out() -> None:
     assert check(recorded(Everything()).log) == []  # the module is as it was
 
 
-def test_what_is_left_out_of_a_call(tmp_path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+def test_what_is_left_out_of_a_call(tmp_path, monkeypatch) -> None:
     """Elements of lists one by one, other values whole; in the classes that were asked for; functions wrapped in any way."""
     (tmp_path / "made_up.py").write_text(
         "from contextlib import contextmanager\n"
@@ -45,7 +45,7 @@ def test_what_is_left_out_of_a_call(tmp_path, monkeypatch) -> None:  # type: ign
         "        yield lanes.submit('io', None, reads=[self])\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    import made_up  # type: ignore[import-not-found]
+    import made_up
 
     class Said:
         def submit(self, *args: object, **dependencies: object) -> dict[str, object]:

@@ -33,7 +33,7 @@ def program(run: Run, method: str, frequency: int) -> Callable[[Recording], None
 
 
 def prepared(model: str, far: bool, method: str, frequency: int, **options: object) -> Run:
-    run = Run(model, far=far, **options)  # type: ignore[arg-type]
+    run = Run(model, far=far, **options)
     run.step(1, method, frequency)  # the optimizer's state, gradients and maps are there
     return run
 
@@ -88,7 +88,7 @@ def test_refresh_runs_a_layer_ahead(model: str) -> None:
     for table in range(len(tables)):
         known = list(
             refresh_before(recording.log, lambda op, t=table: "history_spmm" in op.name and touches(op, t, "reads"))
-        )  # type: ignore[misc]
+        )
         assert len(known) == 1 and known[0] >= recorded[table]
         if table + 1 < len(tables):
             assert known[0] < recorded[table + 1]
@@ -128,7 +128,7 @@ def complaints(folder: Path) -> Iterator[str]:
         yield from check(recording.log)
     for options in (dict(far=True), disk(folder / uuid4().hex)):  # from the very beginning
         with Recording() as recording:
-            run = Run("gcn", lanes=recording, **options)  # type: ignore[arg-type]
+            run = Run("gcn", lanes=recording, **options)
             run.step(1, "rest")
             run.step(2, "is")
         scene = run.engine.scene
