@@ -94,6 +94,15 @@ class HistoryStore:
         self.tables = [Table(rows, stamp, Guard(f"table {t}")) for t, (rows, stamp) in enumerate(memory)]
         self._buffers: dict[tuple[str, int, int], Staged] = {}
 
+    def like(
+        self, widths: Sequence[int], dtype: torch.dtype, *, folder: Path | None = None, budget: int | None = None
+    ) -> "HistoryStore":
+        """Other tables in the same place, for the same lanes; on disk in a folder of their own."""
+        return type(self)(
+            self.num_nodes, widths, place=self.place, dtype=dtype, device=self.device, lanes=self.lanes, folder=folder,
+            budget=budget,
+        )  # fmt: skip
+
     def _zeros(self, width: int) -> Tensor:
         if self.place == "pinned" and self.device.type != "cuda":
             if not HistoryStore._said_so:

@@ -21,7 +21,7 @@ from .models import APPNP, GCN, GCNII
 from .ops import Adjacency
 from .ops.backend import debug, use_backend
 from .sizes import Sizes
-from .view import Scene
+from .scene import Scene
 
 Tier = Literal["GPU", "host", "disk"]
 Method = Literal["gas", "rest", "rest-is"]

@@ -30,7 +30,7 @@ from rest_triton.engine import Engine
 from rest_triton.history import HistoryStore
 from rest_triton.partition import partition
 from rest_triton.rehearsal import MODELS
-from rest_triton.view import Scene
+from rest_triton.scene import Scene
 
 dataset, root, model, hidden = sys.argv[1:]
 graph = load(dataset, root)

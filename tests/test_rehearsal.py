@@ -19,7 +19,7 @@ from rest_triton.ops import debug, use_backend
 from rest_triton.partition import partition
 from rest_triton.rehearsal import Settings, halo_rows
 from rest_triton.sizes import Sizes
-from rest_triton.view import Scene
+from rest_triton.scene import Scene
 
 SMALL = Sizes(nodes=1000, edges=8000, features=30, classes=7, name="small")
 LARGE = Sizes(nodes=1_000_000, edges=20_000_000, features=100, classes=40, name="large")

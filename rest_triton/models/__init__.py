@@ -3,5 +3,8 @@
 from .appnp import APPNP
 from .gcn import GCN
 from .gcnii import GCNII
+from .layers import build, parameter_groups
 
-__all__ = ["APPNP", "GCN", "GCNII"]
+MODELS = {"gcn": GCN, "appnp": APPNP, "gcnii": GCNII}
+
+__all__ = ["APPNP", "GCN", "GCNII", "MODELS", "build", "parameter_groups"]

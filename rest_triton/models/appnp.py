@@ -1,12 +1,12 @@
 """APPNP (Gasteiger et al., 2019)."""
 
 from itertools import pairwise
-from typing import Any
 
 from torch import Tensor
-from torch.nn import BatchNorm1d, Linear, Module, ModuleList
+from torch.nn import Linear, Module, ModuleList
 
 from ..view import View
+from .layers import batch_norms, norm_of
 
 
 class APPNP(Module):
@@ -15,10 +15,12 @@ class APPNP(Module):
     Args:
         in_channels, hidden_channels, out_channels, dropout: of the MLP.
         num_layers: K, the number of propagations. alpha: the teleport probability.
-        mlp_layers: how many linear layers the MLP has. batch_norm: between them.
+        mlp_layers: how many linear layers the MLP has. batch_norm: between them. drop_input: dropout of features.
 
     Tables: the MLP's result and every propagation but the last, K of them, as wide as the classes.
     """
+
+    starts_with_aggregate = False
 
     def __init__(
         self,
@@ -30,29 +32,32 @@ class APPNP(Module):
         dropout: float = 0.0,
         mlp_layers: int = 2,
         batch_norm: bool = False,
+        drop_input: bool = True,
     ) -> None:
         super().__init__()
         if num_layers < 1 or mlp_layers < 1:
             raise ValueError(f"num_layers is {num_layers} and mlp_layers {mlp_layers}; both must be at least 1")
         widths = [in_channels, *[hidden_channels] * (mlp_layers - 1), out_channels]
         self.lins = ModuleList(Linear(a, b) for a, b in pairwise(widths))
-        self.norms = ModuleList(BatchNorm1d(w) for w in widths[1:-1]) if batch_norm else None
-        self.num_layers, self.alpha, self.dropout = num_layers, alpha, dropout
+        self.bns = batch_norms(widths[1:-1], batch_norm)
+        self.num_layers, self.alpha, self.dropout, self.drop_input = num_layers, alpha, dropout, drop_input
         self.widths = [out_channels] * num_layers
 
-    def forward(self, view: View) -> Tensor:
-        h = view.activate(None, view.features(), relu=False, dropout=self.dropout)
-        for i, lin in enumerate(self.lins):
-            h = lin(h)
-            if i < len(self.lins) - 1:
-                norm: Any = None if self.norms is None else self.norms[i]
-                h = view.activate(None, h, norm, dropout=self.dropout)
-        first = h
-        view.record(0, first)
-        for k in range(self.num_layers):
-            if view.refreshing and k == self.num_layers - 1:
-                return h  # all tables are written
+    @property
+    def reg_modules(self) -> list[Module]:
+        return [*self.lins[:-1], *self.bns]
+
+    def _first(self, view: View) -> Tensor:
+        h = view.dropout(view.features(), self.dropout if self.drop_input else 0.0)
+        for i, lin in enumerate(self.lins[:-1]):
+            h = view.activate(None, lin(h), norm_of(self.bns, i), dropout=self.dropout)
+        return self.lins[-1](h)
+
+    def forward(self, view: View) -> Tensor | None:
+        h = first = view.start(self._first)
+        for k in view.layers(self.num_layers):
             h = view.aggregate(k, h, residual=first, alpha=self.alpha)
-            if k < self.num_layers - 1:
-                view.record(k + 1, h)
-        return h
+            if k == self.num_layers - 1:
+                return h
+            view.record(k + 1, h)
+        return None

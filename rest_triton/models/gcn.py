@@ -1,12 +1,12 @@
 """GCN (Kipf and Welling, 2017)."""
 
 from itertools import pairwise
-from typing import Any
 
 from torch import Tensor
-from torch.nn import BatchNorm1d, Linear, Module, ModuleList
+from torch.nn import Linear, Module, ModuleList
 
 from ..view import View
+from .layers import Convolution, batch_norms, norm_of
 
 
 class GCN(Module):
@@ -14,13 +14,13 @@ class GCN(Module):
 
     Args:
         in_channels, hidden_channels, out_channels, num_layers, dropout: as usual.
+        drop_input: dropout of features, too.
         batch_norm: with ``norm``. residual: with ``+ h``, where the widths agree.
+        linear: a linear layer before the first aggregate and one after the last, which is then a layer like the others.
 
-    Tables: the input of every layer but the first, ``num_layers - 1`` of them. The first layer reads features, and its
-    aggregate is computed once for the whole graph.
+    Tables: the input of every layer that is not features. Without ``linear`` the first layer reads features, and its
+    aggregate is computed once for the whole graph, unless features are dropped.
     """
-
-    starts_with_aggregate = True
 
     def __init__(
         self,
@@ -29,37 +29,51 @@ class GCN(Module):
         out_channels: int,
         num_layers: int,
         dropout: float = 0.0,
+        drop_input: bool = False,
         batch_norm: bool = False,
         residual: bool = False,
+        linear: bool = False,
     ) -> None:
         super().__init__()
         if num_layers < 1:
             raise ValueError(f"num_layers is {num_layers}; a GCN has at least one")
-        self.dropout, self.residual = dropout, residual
-        widths = [in_channels, *[hidden_channels] * (num_layers - 1), out_channels]
-        self.lins = ModuleList(Linear(a, b) for a, b in pairwise(widths))
-        self.norms = ModuleList(BatchNorm1d(w) for w in widths[1:-1]) if batch_norm else None
-        self.widths = widths[1:-1]
+        self.dropout, self.drop_input, self.residual, self.linear = dropout, drop_input, residual, linear
+        outer = [(in_channels, hidden_channels), (hidden_channels, out_channels)]
+        self.lins = ModuleList(Linear(a, b) for a, b in outer) if linear else ModuleList()
+        inner = [hidden_channels] * (num_layers - 1)
+        widths = [hidden_channels, *inner, hidden_channels] if linear else [in_channels, *inner, out_channels]
+        self.convs = ModuleList(Convolution(a, b) for a, b in pairwise(widths))
+        self.bns = batch_norms(widths[1:] if linear else inner, batch_norm)
+        self.widths = [hidden_channels, *inner] if linear else inner
+        self.starts_with_aggregate = not linear
 
-    def forward(self, view: View) -> Tensor:
-        z, h = view.aggregated_features(), None
-        for layer, lin in enumerate(self.lins):
-            if layer > 0:
-                assert h is not None
-                if view.refreshing and layer == len(self.widths):
-                    return h  # all tables are written
-                z = view.aggregate(layer - 1, h)
+    @property
+    def reg_modules(self) -> list[Module]:
+        return [*(self.convs if self.linear else self.convs[:-1]), *self.bns]
+
+    def _first(self, view: View) -> Tensor:
+        x = view.dropout(view.features(), self.dropout if self.drop_input else 0.0)
+        return view.activate(None, self.lins[0](x))
+
+    def forward(self, view: View) -> Tensor | None:
+        h = view.dropout(view.start(self._first), self.dropout) if self.linear else None
+        last = len(self.convs) - 1
+        for layer in view.layers(len(self.convs)):
+            conv, table = self.convs[layer], layer if self.linear else layer - 1  # the table of the layer's input
             # Names are let go of as soon as they can be: of all nodes at once, each is as large as a table.
-            before, h = (h if self.residual else None), None
-            u = lin(z)
-            del z
-            if layer == len(self.widths):
+            before = view.rows(table, h) if self.residual and table >= 0 else None
+            if table < 0:
+                u = view.convolve_features(conv.lin.weight, conv.bias, self.dropout if self.drop_input else 0.0)
+            else:
+                u, h = view.convolve(table, h, conv.lin.weight, conv.bias), None
+            if layer == last and not self.linear:
                 return u
-            norm: Any = None if self.norms is None else self.norms[layer]
+            norm = norm_of(self.bns, layer)
             if before is not None:
                 # It enters between the normalisation and the ReLU: two passes.
-                u = view.activate(None, u, norm, relu=False) + before
-                norm = None
-            h = view.activate(layer, u, norm, dropout=self.dropout)
+                u, before, norm = view.activate(None, u, norm, relu=False) + before, None, None
+            h = view.activate(table + 1 if layer < last else None, u, norm, dropout=self.dropout)
             del u
-        raise AssertionError("the last layer returns")
+            if layer == last:
+                return self.lins[1](h)
+        return None

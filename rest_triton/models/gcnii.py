@@ -1,13 +1,13 @@
 """GCNII (Chen et al., 2020)."""
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import BatchNorm1d, Linear, Module, ModuleList, Parameter, ParameterList
+from torch.nn import Linear, Module, ModuleList
 
 from ..view import View
+from .layers import DeepConvolution, batch_norms, norm_of
 
 
 class GCNII(Module):
@@ -15,12 +15,14 @@ class GCNII(Module):
     :math:`\beta_l = \log(\theta / l + 1)`, between two linear layers.
 
     Args:
-        in_channels, hidden_channels, out_channels, num_layers, dropout: as usual.
+        in_channels, hidden_channels, out_channels, num_layers, dropout: as usual. drop_input: dropout of features.
         alpha, theta: as above. shared_weights: W for both parts of z (else another one for :math:`h^0`).
-        batch_norm: before the ReLU.
+        batch_norm: before the ReLU. residual: add :math:`h^l` before it, too.
 
     Tables: the first linear layer's result and every layer's but the last's, ``num_layers`` of them.
     """
+
+    starts_with_aggregate = False
 
     def __init__(
         self,
@@ -33,42 +35,45 @@ class GCNII(Module):
         dropout: float = 0.0,
         shared_weights: bool = True,
         batch_norm: bool = False,
+        residual: bool = False,
+        drop_input: bool = True,
     ) -> None:
         super().__init__()
         if num_layers < 1:
             raise ValueError(f"num_layers is {num_layers}; a GCNII has at least one")
         self.alpha, self.theta, self.dropout = alpha, theta, dropout
+        self.residual, self.drop_input = residual, drop_input
         self.lins = ModuleList([Linear(in_channels, hidden_channels), Linear(hidden_channels, out_channels)])
-
-        def weights() -> ParameterList:
-            bound = math.sqrt(6 / (2 * hidden_channels))
-            return ParameterList(
-                Parameter(torch.empty(hidden_channels, hidden_channels).uniform_(-bound, bound)) for _ in range(num_layers)
-            )
-
-        self.weights1 = weights()
-        self.weights2 = None if shared_weights else weights()
-        self.norms = ModuleList(BatchNorm1d(hidden_channels) for _ in range(num_layers)) if batch_norm else None
+        self.convs = ModuleList(DeepConvolution(hidden_channels, shared_weights) for _ in range(num_layers))
+        self.bns = batch_norms([hidden_channels] * num_layers, batch_norm)
         self.widths = [hidden_channels] * num_layers
 
-    def forward(self, view: View) -> Tensor:
-        x = view.activate(None, view.features(), relu=False, dropout=self.dropout)
-        first = view.activate(None, self.lins[0](x))
-        view.record(0, first)
-        h = view.activate(None, first, relu=False, dropout=self.dropout)
-        last = len(self.widths) - 1
-        for layer, weight in enumerate(self.weights1):
-            if view.refreshing and layer == last:
-                return h  # all tables are written
-            beta = math.log(self.theta / (layer + 1) + 1)
-            if self.weights2 is None:
+    @property
+    def reg_modules(self) -> list[Module]:
+        return [*self.convs, *self.bns]
+
+    def _first(self, view: View) -> Tensor:
+        x = view.dropout(view.features(), self.dropout if self.drop_input else 0.0)
+        return view.activate(None, self.lins[0](x))
+
+    def forward(self, view: View) -> Tensor | None:
+        first = view.start(self._first)
+        h: Tensor | None = view.dropout(first, self.dropout)
+        last = len(self.convs) - 1
+        for layer in view.layers(len(self.convs)):
+            conv, beta = self.convs[layer], math.log(self.theta / (layer + 1) + 1)
+            before = view.rows(layer, h) if self.residual else None
+            if conv.weight2 is None:
                 z = view.aggregate(layer, h, residual=first, alpha=self.alpha)
-                u = torch.addmm(z, z, weight, beta=1 - beta, alpha=beta)
+                u = torch.addmm(z, z, conv.weight1, beta=1 - beta, alpha=beta)
             else:
                 z, z0 = (1 - self.alpha) * view.aggregate(layer, h), self.alpha * first
-                u = torch.addmm(z, z, weight, beta=1 - beta, alpha=beta)
-                u = u + torch.addmm(z0, z0, self.weights2[layer], beta=1 - beta, alpha=beta)
-            norm: Any = None if self.norms is None else self.norms[layer]
-            table = layer + 1 if layer < last else None
-            h = view.activate(table, u, norm, dropout=self.dropout)
-        return self.lins[1](h)
+                u = torch.addmm(z, z, conv.weight1, beta=1 - beta, alpha=beta)
+                u = u + torch.addmm(z0, z0, conv.weight2, beta=1 - beta, alpha=beta)
+            norm = norm_of(self.bns, layer)
+            if before is not None:
+                u, norm = view.activate(None, u, norm, relu=False) + before, None
+            h = view.activate(layer + 1 if layer < last else None, u, norm, dropout=self.dropout)
+            if layer == last:
+                return self.lins[1](h)
+        return None

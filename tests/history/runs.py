@@ -9,20 +9,21 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rest_triton.batches import Batch, ClusterBatches
-from rest_triton.engine import Engine
+from rest_triton.engine import Engine, tables_of
 from rest_triton.graph import Graph
 from rest_triton.history import HistoryStore
 from rest_triton.lanes import Lanes
 from rest_triton.models import APPNP, GCN, GCNII
-from rest_triton.view import Scene
+from rest_triton.scene import Scene
 
 NODES, CLASSES, FEATURES = 120, 5, 12
 PTR = torch.tensor([0, 17, 30, 52, 70, 95, 120])
 
 MODELS: dict[str, Callable[[], torch.nn.Module]] = {
     "gcn": lambda: GCN(FEATURES, 16, CLASSES, 3, dropout=0.3),
-    "gcn-norm": lambda: GCN(FEATURES, 16, CLASSES, 3, dropout=0.3, batch_norm=True, residual=True),
+    "gcn-norm": lambda: GCN(FEATURES, 16, CLASSES, 3, dropout=0.3, drop_input=True, batch_norm=True, residual=True),
     "appnp": lambda: APPNP(FEATURES, 16, CLASSES, 4, dropout=0.3),
+    "gcn-linear": lambda: GCN(FEATURES, 16, CLASSES, 2, dropout=0.3, drop_input=True, linear=True, residual=True),
     "gcnii": lambda: GCNII(FEATURES, 16, CLASSES, 4, dropout=0.3),
     "gcnii-norm": lambda: GCNII(FEATURES, 16, CLASSES, 3, dropout=0.3, shared_weights=False, batch_norm=True),
 }
@@ -46,14 +47,16 @@ class Run:
     """A model in training, from a seed."""
 
     def __init__(
-        self, model: str = "gcn", *, lanes: Lanes | None = None, far: bool = False, directed: bool = False, **store: Any
-    ) -> None:
-        torch.manual_seed(0)
-        self.graph, self.model = graph(directed), MODELS[model]()
+        self, model: str | torch.nn.Module = "gcn", *, lanes: Lanes | None = None, far: bool = False, directed: bool = False, exact: bool = False,
+        seed: int = 0, **store: Any,
+    ) -> None:  # fmt: skip
+        torch.manual_seed(seed)
+        self.graph, self.model = graph(directed), MODELS[model]() if isinstance(model, str) else model
         make = FarStore if far else HistoryStore
-        self.store = make(NODES, self.model.widths, lanes=lanes, **store)
+        self.store = make(NODES, tables_of(self.model, exact), lanes=lanes, **store)
         assert isinstance(self.graph.x, Tensor)
-        self.engine = Engine(Scene(self.graph.adjacency("gcn"), self.graph.x, self.store, seed=7), self.model)
+        scene = Scene(self.graph.adjacency("gcn"), self.graph.x, self.store, seed=7, exact_input=exact)
+        self.engine = Engine(scene, self.model)
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=0.02)
         self.batches, self.refresh_batches = ClusterBatches(PTR, 2, seed=1), ClusterBatches(PTR, 2, seed=2)
         self.engine.fill()
@@ -87,8 +90,8 @@ class Run:
             guard.written, guard.read = None, {}
         self.store._buffers.clear()
 
-    def state(self) -> list[Tensor]:
-        """Everything that steps change."""
+    def results(self) -> list[Tensor]:
+        """What steps are for: weights, gradients, the optimizer's memory, the tables."""
         slots = [v for s in self.optimizer.state.values() for v in s.values() if isinstance(v, Tensor)]
         tables = [t for table in self.store.tables for t in (table.rows, table.stamp)]
         gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
@@ -97,8 +100,11 @@ class Run:
             *slots,
             *tables,
             *gradients,
-            *(m for maps in self.engine.maps.values() for m in maps._free),
         ]
+
+    def state(self) -> list[Tensor]:
+        """Everything that steps change."""
+        return [*self.results(), *(m for maps in self.engine.maps.values() for m in maps._free)]
 
 
 def disk(folder: Path) -> dict[str, Any]:

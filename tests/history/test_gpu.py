@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from rest_triton.engine import Engine
 from rest_triton.history import HistoryStore
 from rest_triton.lanes import Streams
-from rest_triton.view import Scene
+from rest_triton.scene import Scene
 
 from .runs import MODELS, NODES, Run, graph
 

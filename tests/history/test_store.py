@@ -203,7 +203,7 @@ from rest_triton.datasets.synthetic import Shape, generate
 from rest_triton.engine import Engine
 from rest_triton.history import HistoryStore
 from rest_triton.models import GCN
-from rest_triton.view import Scene
+from rest_triton.scene import Scene
 
 graph = generate(Shape(40_000, 200_000, 16, 5))
 resident = lambda: int(next(l for l in open("/proc/self/status") if l.startswith("RssFile")).split()[1]) * 1024

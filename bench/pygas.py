@@ -1,0 +1,267 @@
+"""GNNAutoScale's training as its code, PyGAS, does it, out of plain torch parts: what whole epochs are compared with.
+
+A batch's rows of the adjacency are cut out and relabelled, features of its rows and of their halo are copied, halo rows of
+hidden layers are pulled from the tables and concatenated. Where torch knows a faster way to the same result than the one
+that PyGAS takes, the faster one is taken here: vectorised relabelling instead of one thread with a hash map, whole ranges
+instead of rows, 32-bit columns, one map for all batches, the faster of torch's sparse products on this machine.
+"""
+
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn import Module
+
+from rest_triton.batches import Batch, ClusterBatches
+from rest_triton.features import SparseRows
+from rest_triton.graph import Graph
+
+from .measure import best
+
+PRODUCTS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "matmul": torch.matmul,  # MKL's
+    "reduce": lambda matrix, x: torch.sparse.mm(matrix, x, "sum"),  # torch's own
+}
+
+
+class Bipartite:
+    """A batch's rows of the adjacency: rows are those of the batch, columns those of the batch and then those of its halo.
+
+    ``adj @ x`` has a gradient for x.
+
+    Args:
+        rowptr: int32[R+1]. col: int32[E]. value: float32[E]. columns: how many there are. product: one of ``PRODUCTS``.
+    """
+
+    def __init__(self, rowptr: Tensor, col: Tensor, value: Tensor, columns: int, product: str) -> None:
+        self.rows, self.columns, self.product = rowptr.numel() - 1, columns, PRODUCTS[product]
+        self.rowptr, self.col, self.value = rowptr, col, value
+        self.matrix = _csr(rowptr, col, value, self.rows, columns)
+
+    @cached_property
+    def transposed(self) -> Tensor:
+        """For backward: made once, and kept for all layers."""
+        # 32-bit keys take a radix sort half the passes, and MKL takes no other index without converting it at each call.
+        column, order = torch.sort(self.col, stable=True)
+        row = torch.repeat_interleave(
+            torch.arange(self.rows, dtype=torch.int32), self.rowptr.diff(), output_size=self.col.numel()
+        )
+        rowptr = torch._convert_indices_from_coo_to_csr(column, self.columns, out_int32=True)
+        return _csr(rowptr, torch.take(row, order), torch.take(self.value, order), self.columns, self.rows)
+
+    def __matmul__(self, x: Tensor) -> Tensor:
+        result: Tensor = _Product.apply(x, self)
+        return result
+
+
+class _Product(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, adj: Bipartite) -> Tensor:
+        ctx.adj = adj
+        return adj.product(adj.matrix, x)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return ctx.adj.product(ctx.adj.transposed, grads[0].contiguous()), None
+
+
+def _csr(rowptr: Tensor, col: Tensor, value: Tensor, rows: int, columns: int) -> Tensor:
+    return torch.sparse_csr_tensor(rowptr, col, value, size=(rows, columns), check_invariants=False)
+
+
+@dataclass
+class Subgraph:
+    """What a step needs of the graph.
+
+    Args:
+        ranges: of the batch's rows. halo: int64[H], ascending. adj: rows of the batch, columns of batch and halo.
+        x: features of batch and halo, float32 [R + H, D]. y: labels of the batch. train: bool[R], who learns.
+    """
+
+    ranges: tuple[tuple[int, int], ...]
+    halo: Tensor
+    adj: Bipartite
+    x: Tensor
+    y: Tensor
+    train: Tensor
+
+
+class Subgraphs:
+    """Cuts batches out of a graph that is normalised once, as a whole; values are kept with the edges."""
+
+    def __init__(self, graph: Graph) -> None:
+        if graph.x is None or graph.y is None or graph.train_mask is None:
+            raise ValueError(f"{graph.name} has no x, y or train_mask; training needs all three")
+        self.x = graph.x.dense() if isinstance(graph.x, SparseRows) else graph.x.float()
+        self.y = graph.y.float() if graph.multilabel else graph.y
+        self.train_mask = graph.train_mask
+        adj = graph.adjacency("gcn")
+        assert adj.row_scale is not None and adj.col_scale is not None
+        self.rowptr, self.col = adj.rowptr, adj.col.long()  # torch indexes by int64 only: others are converted each time
+        self.value = torch.repeat_interleave(adj.row_scale, adj.rowptr.diff()).mul_(torch.take(adj.col_scale, self.col))
+        self.local = torch.zeros(graph.num_nodes, dtype=torch.int32)
+        self.outside = torch.zeros(graph.num_nodes, dtype=torch.bool)  # False again after each cut
+
+    def cut(self, batch: Batch, product: str) -> Subgraph:
+        assert batch.ranges is not None
+        # Rows of a range lie side by side, and so do their edges: views, where PyGAS goes from row to row.
+        edges = [slice(int(self.rowptr[begin]), int(self.rowptr[end])) for begin, end in batch.ranges]
+        columns = [self.col[piece] for piece in edges]
+        halo = self._halo(batch, columns)
+        n_id = torch.cat([batch.rows, halo])
+        # What earlier batches left in the map is not read: every column is of the batch or of its halo.
+        self.local.index_copy_(0, n_id, torch.arange(n_id.numel(), dtype=torch.int32))
+        col = torch.empty(sum(c.numel() for c in columns), dtype=torch.int32)
+        assert col.numel() < 2**31
+        rowptr = torch.zeros(len(batch) + 1, dtype=torch.int32)
+        row = edge = 0
+        for (begin, end), piece, column in zip(batch.ranges, edges, columns, strict=True):
+            # take works on all threads, index_select of a vector on one.
+            torch.take(self.local, column, out=col[edge : edge + column.numel()])
+            rowptr[row + 1 : row + 1 + end - begin] = self.rowptr[begin + 1 : end + 1] - (piece.start - edge)
+            row, edge = row + end - begin, edge + column.numel()
+        value = self.value[edges[0]] if len(edges) == 1 else torch.cat([self.value[piece] for piece in edges])
+        return Subgraph(
+            ranges=batch.ranges,
+            halo=halo,
+            adj=Bipartite(rowptr, col, value, n_id.numel(), product),
+            x=self.x.index_select(0, n_id),
+            y=batch.take(self.y),
+            train=batch.take(self.train_mask),
+        )
+
+    def _halo(self, batch: Batch, columns: list[Tensor]) -> Tensor:
+        """Marked in a map of bytes and read off it: no sort."""
+        assert batch.ranges is not None
+        for column in columns:
+            self.outside.index_fill_(0, column, True)
+        for begin, end in batch.ranges:
+            self.outside[begin:end] = False
+        halo = torch.nonzero(self.outside).view(-1)
+        self.outside.index_fill_(0, halo, False)
+        return halo
+
+
+class PyGAS:
+    """Trains a model of :mod:`bench.pygas_models` on batches of clusters.
+
+    Args:
+        graph: with clusters side by side (``graph.permute(partition.order)``). ptr: int64[K+1], their bounds.
+        per_batch: clusters in a batch. With 1, subgraphs are cut out here and kept, features too, as PyGAS does.
+        model: called with features, adjacency and a function that pushes and pulls; ``widths`` are those of its tables.
+        lr: of Adam. seed: of the order of batches; dropout uses torch's own generator.
+        product: "matmul" or "reduce"; None times both on one batch and takes the faster.
+
+    ``times`` are the seconds that the last epoch took for: ``data`` (cutting out, features), ``transpose`` (of the
+    adjacency, for backward) and ``train`` (all else).
+
+    Example::
+
+        trainer = PyGAS(graph, ptr, 5, GCN(graph.num_features, 256, graph.num_classes, 3, dropout=0.5), lr=0.01, seed=0)
+        trainer.fill()
+        losses = trainer.epoch(0)
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        ptr: Tensor,
+        per_batch: int,
+        model: Module,
+        lr: float,
+        seed: int = 0,
+        product: str | None = None,
+    ) -> None:
+        warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta state")
+        self.subgraphs, self.batches = Subgraphs(graph), ClusterBatches(ptr, per_batch, seed)
+        if self.batches.num_nodes != graph.num_nodes:
+            raise ValueError(
+                f"ptr ends at {self.batches.num_nodes}, but the graph has {graph.num_nodes} nodes; "
+                "give the bounds of its own clusters"
+            )
+        self.model = model
+        widths: Any = model.widths
+        self.histories = [torch.zeros(graph.num_nodes, width) for width in widths]
+        self.optimizer = torch.optim.Adam(model.parameters(), lr=lr, fused=True)
+        self.loss: Callable[[Tensor, Tensor], Tensor] = (
+            F.binary_cross_entropy_with_logits if graph.multilabel else F.cross_entropy
+        )
+        self.times: dict[str, float] = {}
+        self._kept: dict[tuple[int, ...], Subgraph] = {}
+        first = self.batches.epoch(0)
+        self.product = self._faster(first[0], max(widths, default=1)) if product is None else product
+        if per_batch == 1:
+            self._kept = {batch.clusters: self.subgraphs.cut(batch, self.product) for batch in first}
+
+    def _faster(self, batch: Batch, width: int) -> str:
+        """The product that is faster, there and back."""
+        adj = self.subgraphs.cut(batch, "matmul").adj
+        x, grad = torch.rand(adj.columns, width), torch.rand(adj.rows, width)
+
+        def both(product: Callable[[Tensor, Tensor], Tensor]) -> None:
+            product(adj.matrix, x)
+            product(adj.transposed, grad)
+
+        times = best({name: partial(both, product) for name, product in PRODUCTS.items()}, 3)
+        return min(times, key=times.__getitem__)
+
+    def subgraph(self, batch: Batch) -> Subgraph:
+        kept = self._kept.get(batch.clusters)
+        return self.subgraphs.cut(batch, self.product) if kept is None else kept
+
+    def logits(self, subgraph: Subgraph) -> Tensor:
+        """[R, classes]; the tables are read and written on the way."""
+        logits: Tensor = self.model(subgraph.x, subgraph.adj, partial(self._push_and_pull, subgraph))
+        return logits
+
+    def _push_and_pull(self, subgraph: Subgraph, layer: int, x: Tensor) -> Tensor:
+        """[R + H, D]: the rows of the batch, written into the table, and below them those of its halo, read from it."""
+        history, fresh, at = self.histories[layer], x.detach(), 0
+        for begin, end in subgraph.ranges:
+            history[begin:end] = fresh[at : at + end - begin]
+            at += end - begin
+        return torch.cat([x, history.index_select(0, subgraph.halo)])
+
+    @torch.no_grad()
+    def fill(self) -> None:
+        """Write into all tables what the weights of now give, without dropout and with running statistics."""
+        training = self.model.training
+        self.model.eval()
+        # The first layer reads features only: after n passes, n tables are exact.
+        for _ in self.histories:
+            for batch in self.batches.epoch(0):
+                if len(batch) > 0:
+                    self.logits(self.subgraph(batch))
+        self.model.train(training)
+
+    def epoch(self, number: int) -> list[float]:
+        """One step for each batch that has somebody to learn from; the losses."""
+        self.model.train()
+        self.times = dict.fromkeys(("data", "transpose", "train"), 0.0)
+        losses = []
+        for batch in self.batches.epoch(number):
+            begin = time.perf_counter()
+            if not batch.take(self.subgraphs.train_mask).any():
+                continue
+            subgraph = self.subgraph(batch)
+            cut = time.perf_counter()
+            _ = subgraph.adj.transposed
+            ready = time.perf_counter()
+            losses.append(self._step(subgraph))
+            self.times["data"] += cut - begin
+            self.times["transpose"] += ready - cut
+            self.times["train"] += time.perf_counter() - ready
+        return losses
+
+    def _step(self, subgraph: Subgraph) -> float:
+        self.optimizer.zero_grad()
+        loss = self.loss(self.logits(subgraph)[subgraph.train], subgraph.y[subgraph.train])
+        loss.backward()
+        self.optimizer.step()
+        return loss.item()

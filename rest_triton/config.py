@@ -1,0 +1,241 @@
+"""What a run is asked to do: one dataclass. Defaults, then a recipe, then flags; the later one counts.
+
+Nothing of torch is imported here: a configuration can be checked anywhere.
+"""
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, Field, asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from .suggest import nearest
+
+RECIPES = Path(__file__).parent / "recipes"
+
+
+def _option(default: Any, text: str, *, choices: Sequence[str] = (), least: float | None = None, most: float | None = None,
+            group: str = "") -> Any:  # fmt: skip
+    """A field with what the command line and the checks need to know of it."""
+    return field(default=default, metadata=dict(help=text, choices=tuple(choices), least=least, most=most, group=group))
+
+
+MODELS = ("gcn", "appnp", "gcnii")
+METHODS = ("gas", "gas+rest", "gas+rest-is", "full")
+
+
+@dataclass(frozen=True)
+class Config:
+    """All settings of a run. What makes no sense is refused when it is made, by name.
+
+    Example::
+
+        config = Config.of(recipe="products_gcn", method="gas+rest", frequency=2)
+    """
+
+    dataset: str = _option(
+        MISSING, "a name such as products, synthetic:<shape>[@scale], or the path of an .npz", group="data"
+    )
+    root: str = _option("data", "folder for downloads, prepared graphs and clusters", group="data")
+    split: int = _option(0, "which split, of data sets that have several", least=0, group="data")
+    parts: int = _option(40, "clusters that the graph is divided into", least=1, group="data")
+    per_batch: int = _option(5, "clusters in a batch", least=1, group="data")
+    partition: str = _option("metis", "how it is divided", choices=("metis", "stream", "random"), group="data")
+
+    model: str = _option("gcn", f"{', '.join(MODELS)}", group="model")
+    num_layers: int = _option(3, "layers, or propagations of APPNP", least=1, group="model")
+    hidden_channels: int = _option(256, "width of hidden layers", least=1, group="model")
+    dropout: float = _option(0.0, "of activations", least=0, most=1, group="model")
+    drop_input: bool = _option(False, "dropout of features, too", group="model")
+    batch_norm: bool = _option(False, "BatchNorm after every layer but the last", group="model")
+    residual: bool = _option(False, "GCN: add each layer's input to its output", group="model")
+    linear: bool = _option(False, "GCN: linear layers before the first and after the last aggregate", group="model")
+    alpha: float = _option(0.1, "APPNP, GCNII: share of the first embedding", least=0, most=1, group="model")
+    theta: float = _option(0.5, "GCNII: how much its weights count", least=0, group="model")
+    shared_weights: bool = _option(True, "GCNII: one weight for neighbours and first embedding", group="model")
+    mlp_layers: int = _option(2, "APPNP: linear layers of its MLP", least=1, group="model")
+
+    method: str = _option("gas", "how to train", choices=METHODS, group="method")
+    frequency: int = _option(
+        1, "refreshes per step (REST), or pieces in which a batch's halo is refreshed (REST-IS)", least=1, group="method"
+    )
+    refresh_batch: str = _option(
+        "same", "REST: clusters refreshed at a time: as many as in a batch, half of all, or all by one exact pass (eval mode)",
+        choices=("same", "half", "full"), group="method",
+    )  # fmt: skip
+    refresh_order: str = _option(
+        "uniform", "REST: clusters in random order, or those that have waited longest", choices=("uniform", "oldest"),
+        group="method",
+    )  # fmt: skip
+    refresh_mode: str = _option(
+        "train", "with dropout and batch statistics, or without", choices=("train", "eval"), group="method"
+    )
+    input: str = _option(
+        "cached", "APPNP, GCNII: first embeddings of neighbours from a table, or computed anew with gradient",
+        choices=("cached", "exact"), group="method",
+    )  # fmt: skip
+    eval_updates_history: bool = _option(False, "evaluation writes the tables, as PyGAS does", group="method")
+    history: str = _option("device", "where tables are", choices=("device", "pinned", "disk"), group="method")
+    dtype: str = _option("float32", "of tables", choices=("float32", "bfloat16", "float16"), group="method")
+
+    epochs: int = _option(100, "passes over all clusters", least=1, group="training")
+    max_steps: int = _option(0, "steps in an epoch at the most; 0: as many as there are batches", least=0, group="training")
+    lr: float = _option(0.01, "learning rate of Adam", least=0, group="training")
+    reg_weight_decay: float = _option(0.0, "of hidden layers", least=0, group="training")
+    nonreg_weight_decay: float = _option(
+        0.0, "of the rest: the last layer, or linear layers around aggregates", least=0, group="training"
+    )
+    clip: float = _option(0.0, "largest norm of the gradient; 0: any", least=0, group="training")
+    accumulate: int = _option(1, "batches whose gradients are added up for one step", least=1, group="training")
+    edge_dropout: float = _option(0.0, "of edges, in the training forward", least=0, most=1, group="training")
+    amp: bool = _option(False, "bfloat16 arithmetic where that is safe (on a GPU)", group="training")
+    seed: int = _option(0, "of weights, batches and dropout", least=0, group="training")
+    runs: int = _option(
+        1, "runs from seed, seed + 1, …: mean and standard deviation are reported", least=1, group="training"
+    )
+    device: str = _option("auto", "auto takes a GPU where there is one", choices=("auto", "cpu", "cuda"), group="training")
+
+    eval_every: int = _option(1, "epochs between two exact evaluations", least=1, group="results")
+    error_every: int = _option(
+        0, "epochs between two measurements of the approximation error; 0: never", least=0, group="results"
+    )
+    run_dir: str = _option("", "folder of the run's results; default: a new one in runs/", group="results")
+    checkpoint_every: int = _option(1, "epochs between two checkpoints", least=1, group="results")
+    save_history: bool = _option(False, "keep tables in checkpoints: a resumed run is the same run", group="results")
+    profile: bool = _option(False, "write a trace of a few steps for torch's profiler", group="results")
+
+    def __post_init__(self) -> None:
+        for f in fields(self):
+            object.__setattr__(self, f.name, _checked(f, getattr(self, f.name)))
+        if not self.dataset:
+            raise ValueError("dataset is missing; name one with --dataset, such as --dataset products")
+        if self.per_batch > self.parts:
+            raise ValueError(f"per_batch is {self.per_batch}; there are {self.parts} clusters, so 1 to {self.parts} fit")
+        if self.refresh_batch == "full" and self.frequency > 1:
+            raise ValueError(
+                f"frequency is {self.frequency} with refresh_batch full: one pass makes every row fresh, and the weights do not "
+                "move before the next; give --frequency 1"
+            )
+        if self.model == "gcn" and self.input == "exact":
+            raise ValueError("input exact is for APPNP and GCNII: a GCN's first layer reads features and is exact anyway")
+
+    @property
+    def base(self) -> str:
+        """The method without REST: ``gas`` or ``full``."""
+        return self.method.split("+")[0]
+
+    @property
+    def rest(self) -> str:
+        """``rest``, ``rest-is`` or nothing."""
+        return self.method.partition("+")[2]
+
+    @classmethod
+    def of(cls, recipe: str | None = None, **settings: Any) -> "Config":
+        """Defaults, then a recipe (a shipped one by its name, or the path of a YAML file), then ``settings``."""
+        read = {} if recipe is None else read_recipe(recipe)
+        return cls.from_mapping(read | settings, "these settings" if recipe is None else f"recipe {recipe}")
+
+    @classmethod
+    def from_mapping(cls, settings: Mapping[str, Any], where: str) -> "Config":
+        """Settings by name; a name that is not known is an error, with the nearest one."""
+        known = [f.name for f in fields(cls)]
+        for name in settings:
+            if name not in known:
+                raise ValueError(f"{where}: {name!r} is not a setting: {nearest(name, known)}")
+        return cls(**({"dataset": ""} | dict(settings)))
+
+    def changed(self, **settings: Any) -> "Config":
+        return replace(self, **settings)
+
+    def to_yaml(self) -> str:
+        """All settings, so that the run can be repeated whatever the defaults will be."""
+        return yaml.safe_dump(asdict(self), sort_keys=False)
+
+
+def _checked(f: "Field[Any]", value: Any) -> Any:
+    """The value in the type of its field, or an error that names it and what fits."""
+    kind = {"int": int, "float": float, "bool": bool, "str": str}[getattr(f.type, "__name__", str(f.type))]
+    m = f.metadata
+    if kind is float and isinstance(value, str):  # YAML reads 5e-4 as a string
+        try:
+            value = float(value)
+        except ValueError:
+            pass
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        value = float(value)
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise ValueError(
+            f"{f.name} is {value!r}; it must be {'true or false' if kind is bool else f'of type {kind.__name__}'}"
+        )
+    if m["choices"] and value not in m["choices"]:
+        raise ValueError(f"{f.name} is {value!r}: {nearest(str(value), m['choices'])}")
+    if kind in (int, float):
+        if not value == value or (m["least"] is not None and value < m["least"]):
+            raise ValueError(f"{f.name} is {value}; it must be at least {m['least']}")
+        if m["most"] is not None and value > m["most"]:
+            raise ValueError(f"{f.name} is {value}; it must be at most {m['most']}")
+    return value
+
+
+def read_recipe(name: str) -> dict[str, Any]:
+    """The settings of a recipe: a shipped one by its name, or a file."""
+    path = RECIPES / f"{name}.yaml"
+    if not path.is_file():
+        path = Path(name)
+    if not path.is_file():
+        raise ValueError(f"{name!r} is neither a recipe nor a file: {nearest(name, recipes())}")
+    try:
+        settings = yaml.safe_load(path.read_text())
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is not YAML: {error}") from None
+    if settings is None:
+        return {}
+    if not isinstance(settings, dict):
+        raise ValueError(f"{path} holds {type(settings).__name__}; a recipe is a list of settings, each 'name: value'")
+    return settings
+
+
+def recipes() -> list[str]:
+    """The names of the shipped ones."""
+    return sorted(path.stem for path in RECIPES.glob("*.yaml"))
+
+
+def recipe_for(dataset: str, model: str) -> str | None:
+    """The shipped recipe for a data set and a model, if there is one: for products, ``synthetic:products@0.1`` and a
+    ``products.npz`` alike."""
+    name = dataset.removeprefix("synthetic:").split("@")[0]
+    name = Path(name).stem if name.endswith(".npz") else name
+    return found if (found := f"{name}_{model}") in recipes() else None
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """A flag for every setting, ``--per-batch`` for ``per_batch``. What is not given is not in the result."""
+    groups: dict[str, Any] = {}
+    for f in fields(Config):
+        m = f.metadata
+        title = m["group"]
+        group = groups.setdefault(title, parser.add_argument_group(title)) if title else parser
+        name, text = (
+            f"--{f.name.replace('_', '-')}",
+            m["help"] + ("" if f.default in (MISSING, "") else f" (default: {f.default})"),
+        )
+        common: dict[str, Any] = dict(dest=f.name, default=argparse.SUPPRESS, help=text)
+        if isinstance(f.default, bool):
+            group.add_argument(name, action=argparse.BooleanOptionalAction, **common)
+        else:
+            kind = str if f.default is MISSING else type(f.default)
+            group.add_argument(name, type=kind, metavar="|".join(m["choices"]) or kind.__name__.upper(), **common)
+
+
+def from_flags(flags: Mapping[str, Any]) -> tuple[Config, str | None]:
+    """The configuration that flags ask for, and the recipe it is based on: the one named by ``recipe``, or the shipped one for
+    data set and model; ``none`` takes none."""
+    given = dict(flags)
+    recipe = given.pop("recipe", None)
+    if recipe is None:
+        recipe = recipe_for(given.get("dataset", ""), given.get("model", "gcn"))
+    elif recipe == "none":
+        recipe = None
+    return Config.of(recipe, **given), recipe
