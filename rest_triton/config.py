@@ -5,6 +5,7 @@ Nothing of torch is imported here: a configuration can be checked anywhere.
 
 import argparse
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import MISSING, Field, asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,7 @@ class Config:
     dropout: float = _option(0.0, "of activations", least=0, most=1, group="model")
     drop_input: bool = _option(False, "dropout of features, too", group="model")
     batch_norm: bool = _option(False, "BatchNorm after every layer but the last", group="model")
-    residual: bool = _option(False, "GCN: add each layer's input to its output", group="model")
+    residual: bool = _option(False, "GCN, GCNII: add each layer's input to its output", group="model")
     linear: bool = _option(False, "GCN: linear layers before the first and after the last aggregate", group="model")
     alpha: float = _option(0.1, "APPNP, GCNII: share of the first embedding", least=0, most=1, group="model")
     theta: float = _option(0.5, "GCNII: how much its weights count", least=0, group="model")
@@ -62,7 +63,7 @@ class Config:
         1, "refreshes per step (REST), or pieces in which a batch's halo is refreshed (REST-IS)", least=1, group="method"
     )
     refresh_batch: str = _option(
-        "same", "REST: clusters refreshed at a time: as many as in a batch, half of all, or all by one exact pass (eval mode)",
+        "same", "REST: clusters refreshed at a time: as many as in a batch, half of all, or all, exactly (eval mode)",
         choices=("same", "half", "full"), group="method",
     )  # fmt: skip
     refresh_order: str = _option(
@@ -73,7 +74,7 @@ class Config:
         "train", "with dropout and batch statistics, or without", choices=("train", "eval"), group="method"
     )
     input: str = _option(
-        "cached", "APPNP, GCNII: first embeddings of neighbours from a table, or computed anew with gradient",
+        "cached", "what a model makes of features alone, for neighbours: from a table, or computed anew with gradient",
         choices=("cached", "exact"), group="method",
     )  # fmt: skip
     eval_updates_history: bool = _option(False, "evaluation writes the tables, as PyGAS does", group="method")
@@ -115,11 +116,13 @@ class Config:
             raise ValueError(f"per_batch is {self.per_batch}; there are {self.parts} clusters, so 1 to {self.parts} fit")
         if self.refresh_batch == "full" and self.frequency > 1:
             raise ValueError(
-                f"frequency is {self.frequency} with refresh_batch full: one pass makes every row fresh, and the weights do not "
-                "move before the next; give --frequency 1"
+                f"frequency is {self.frequency} with refresh_batch full: one pass makes every row fresh, and the weights do "
+                "not move before the next; give --frequency 1"
             )
-        if self.model == "gcn" and self.input == "exact":
-            raise ValueError("input exact is for APPNP and GCNII: a GCN's first layer reads features and is exact anyway")
+        if self.model == "gcn" and self.input == "exact" and not self.linear:
+            raise ValueError(
+                "input exact: a GCN without linear layers reads features first, and is exact anyway; leave it out"
+            )
 
     @property
     def base(self) -> str:
@@ -159,10 +162,8 @@ def _checked(f: "Field[Any]", value: Any) -> Any:
     kind = {"int": int, "float": float, "bool": bool, "str": str}[getattr(f.type, "__name__", str(f.type))]
     m = f.metadata
     if kind is float and isinstance(value, str):  # YAML reads 5e-4 as a string
-        try:
+        with suppress(ValueError):
             value = float(value)
-        except ValueError:
-            pass
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         value = float(value)
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
@@ -230,8 +231,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def from_flags(flags: Mapping[str, Any]) -> tuple[Config, str | None]:
-    """The configuration that flags ask for, and the recipe it is based on: the one named by ``recipe``, or the shipped one for
-    data set and model; ``none`` takes none."""
+    """The configuration that flags ask for, and the recipe it is based on: the one named by ``recipe``, or the shipped one
+    for data set and model; ``none`` takes none."""
     given = dict(flags)
     recipe = given.pop("recipe", None)
     if recipe is None:

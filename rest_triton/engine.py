@@ -1,7 +1,8 @@
 """One step of history-based training: refreshes, forward, backward, on lanes that run beside each other."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -47,8 +48,8 @@ class Engine:
         if first:
             self.lanes.submit(COMPUTE, scene.aggregated, writes=[self.weights])
 
-    def _autocast(self) -> AbstractContextManager[None]:
-        return torch.autocast(self.scene.x.device.type, torch.bfloat16, enabled=self.amp)
+    def _autocast(self) -> AbstractContextManager[Any]:
+        return torch.autocast(self.scene.x.device.type, torch.bfloat16) if self.amp else nullcontext()
 
     @contextmanager
     def _entered(self, batch: Batch, halo: Tensor | None) -> Iterator[Tensor]:
@@ -149,6 +150,19 @@ class Engine:
             finally:
                 view.close()
         return None if loss is None else loss.detach()
+
+    @torch.no_grad()
+    def predict(self, batch: Batch, step: int) -> Tensor:
+        """[R, C]: the result of a batch in eval mode, with histories; nothing is written."""
+        halo = self._halo(batch)
+        with self._entered(batch, None if self.store.direct else halo) as position:
+            view = View(
+                self.scene, batch, position, self.maps[COMPUTE], step=step, training=False, recording=False, halo=halo
+            )
+            try:
+                return self.model(view)
+            finally:
+                view.close()
 
     def update(self, optimizer: torch.optim.Optimizer, clip: float = 0.0) -> None:
         """Move the weights, once everybody has read them. clip: the largest norm of the gradient; 0: any."""

@@ -67,9 +67,7 @@ def _line(panel: Any, x: Sequence[float], y: Sequence[float], color: str, label:
 def _legend(figure: Any, panel: Any) -> None:
     """Above the panels, where it hides no line."""
     handles, labels = panel.get_legend_handles_labels()
-    figure.legend(
-        handles, labels, loc="outside upper left", ncols=max(1, len(labels)), frameon=False, fontsize=10, labelcolor=INK
-    )
+    figure.legend(handles, labels, loc="outside upper left", ncols=len(labels), frameon=False, fontsize=10, labelcolor=INK)
 
 
 def _png(figure: Any) -> bytes:

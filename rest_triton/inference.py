@@ -1,8 +1,8 @@
 """Exact inference: all nodes, layer by layer over complete tables, a piece of the nodes at a time.
 
 A model's forward is run for one layer at a time. A layer reads the complete table of the layer before, so no row is computed
-twice and nothing is stale; beyond the tables only a piece's activations are in memory. The tables are the run's own when they
-are to be filled, else scratch tables in the same place, two that take turns.
+twice and nothing is stale; beyond the tables only a piece's activations are in memory. The tables are the run's own when
+they are to be filled, else scratch tables in the same place, two that take turns.
 """
 
 from collections.abc import Iterable, Sequence
@@ -23,7 +23,7 @@ from .ops.memory import new_rows
 from .scene import Scene
 from .view import View
 
-PIECE = {"cpu": 1 << 15, "cuda": 1 << 18}  # rows; on a CPU its activations stay in the caches, a GPU wants more at a time
+PIECE = {"cpu": 1 << 15, "cuda": 1 << 16}  # rows; on a CPU its activations stay in the caches, a GPU wants more at a time
 START = -1  # the pass before the first layer: what a model makes of features alone
 
 
@@ -31,7 +31,8 @@ class LayerView(View):
     """A piece of the nodes in one layer. What a model hands from layer to layer is read from tables instead.
 
     Args:
-        layer: which; START for what comes before all layers. places: for each table of the model, a store and its number in it.
+        layer: which; START for what comes before all layers.
+        places: for each table of the model, a store and its number in it.
         transformed: rows of tables that were multiplied before they are aggregated, for all pieces of the pass.
     """
 
@@ -130,8 +131,8 @@ class Inference:
         self.places = self._places(fill)
 
     def _places(self, fill: bool) -> list[tuple[HistoryStore, int]]:
-        """Of each table of the model: scratch tables take turns, since a layer reads the one before only; what a model starts
-        with may be read by all."""
+        """Of each table of the model: scratch tables take turns, since a layer reads the one before only; what a model
+        starts with may be read by all."""
         store, widths = self.scene.store, list(self.model.widths)  # type: ignore[arg-type]
         own = int(self.scene.exact_input)  # tables that the store does not have
         wanted = [("kept", w) if t == 0 and self.begins else (t % 2, w) for t, w in enumerate(widths)]
@@ -159,7 +160,8 @@ class Inference:
                 result = self._piece(piece, layer, transformed)
                 if result is not None:
                     if out is None:
-                        where = self.scene.x.device if self.scene.store.direct else torch.device("cpu")
+                        device = self.scene.x.device
+                        where = torch.device("cpu") if device.type == "cuda" and not self.scene.store.direct else device
                         out = new_rows(self.scene.adj.num_nodes, result.shape[1], result.dtype, where)
                     assert piece.ranges is not None
                     out[piece.ranges[0][0] : piece.ranges[0][1]] = result

@@ -1,6 +1,7 @@
 """What this machine has, and how to say so."""
 
 import os
+import platform
 from pathlib import Path
 
 
@@ -33,3 +34,25 @@ def readable(size: float) -> str:
             return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
         size /= 1024
     raise AssertionError
+
+
+def device_of(asked: str, *, must_exist: bool = True) -> str:
+    """``cpu`` or ``cuda``: what was asked for, or for ``auto`` a GPU where there is one.
+
+    Args:
+        must_exist: refuse a GPU that is not there. A plan can do without.
+    """
+    import torch  # takes a second: not for those who only ask for memory
+
+    there = torch.cuda.is_available()
+    if asked == "cuda" and must_exist and not there:
+        raise ValueError("device is cuda, but torch finds no GPU; python -m rest_triton.doctor says what there is")
+    return asked if asked != "auto" else "cuda" if there else "cpu"
+
+
+def processor() -> str:
+    """Its name, and how many of its cores this process may use."""
+    names = [line.split(":", 1)[1].strip() for line in _read("/proc/cpuinfo").splitlines() if line.startswith("model name")]
+    name = names[0] if names else platform.processor() or platform.machine()
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return f"{name}, {cores} cores"

@@ -19,10 +19,9 @@ from typing import Any, Literal, get_args
 import torch
 
 from . import metis_worker
-from .datasets import DATASETS
-from .history import Place
-from .machine import available_memory, readable
-from .rehearsal import DTYPES, HEAP_HOLES, MODELS, Method, Settings, Tier, halo_rows, rehearse
+from .config import Config, add_flags, from_flags
+from .machine import available_memory, device_of, readable
+from .rehearsal import DTYPES, HEAP_HOLES, Tier, batch_rows, halo_rows, near, rehearse
 from .sizes import AS_PUBLISHED, Sizes, sizes_of
 
 When = Literal["held", "exact", "step", "prepare", "before"]
@@ -61,7 +60,7 @@ class Plan:
     """What a run takes, and what there is. ``str()`` is a table for people."""
 
     sizes: Sizes
-    settings: Settings
+    settings: Config
     items: tuple[Item, ...]
     limits: Limits = field(default_factory=dict)
 
@@ -81,11 +80,12 @@ class Plan:
 
     def __str__(self) -> str:
         z, s = self.sizes, self.settings
-        rows = s.rows(z)
+        rows = batch_rows(s, z)
         lines = [
             f"{z.name}: {z.nodes:,} nodes, {z.edges:,} edges ({'directed' if z.directed else 'undirected'}), "
             f"{z.features} features, {z.classes} classes" + (f" ({z.note})" if z.note else ""),
-            f"{s.model}, {s.layers} layers of {s.hidden}; {s.dtype} tables, {s.history}; {s.method}; on {s.device}",
+            f"{s.model}, {s.num_layers} layers of {s.hidden_channels}; {s.dtype} tables, {s.history}; {s.method}; "
+            f"on {s.device}",
             f"batches of {s.per_batch} of {s.parts} clusters: {rows:,} nodes, with perhaps "
             f"{halo_rows(z.nodes, z.edges, rows):,} around them (that depends on the edges)",
         ]
@@ -104,7 +104,7 @@ class Plan:
         return "\n".join(lines)
 
 
-def plan(sizes: Sizes, settings: Settings, limits: Limits | None = None) -> Plan:
+def plan(sizes: Sizes, settings: Config, limits: Limits | None = None) -> Plan:
     """What a run takes, item by item.
 
     Args:
@@ -112,7 +112,7 @@ def plan(sizes: Sizes, settings: Settings, limits: Limits | None = None) -> Plan
 
     Example::
 
-        print(plan(sizes_of("products"), Settings(model="gcn", hidden=256)))
+        print(plan(sizes_of("products"), Config.of("products_gcn")))
     """
     for what in ("nodes", "features", "classes"):
         if getattr(sizes, what) < 1:
@@ -153,44 +153,52 @@ def _labels(z: Sizes) -> int:
     return z.nodes * ((z.classes if z.multilabel else 8) + 3)
 
 
-def _held(z: Sizes, s: Settings) -> Iterator[Item]:
+def _held(z: Sizes, s: Config) -> Iterator[Item]:
     took = rehearse(z, s)
-    near, n = s.near, z.nodes
+    here, n = near(s), z.nodes
     yield Item("process", "host", PROCESS, "Python, torch and compiled kernels: measured")
-    if near == "GPU":
-        yield Item("CUDA context", near, CUDA_CONTEXT, "assumed; differs with GPU and driver")
+    if here == "GPU":
+        yield Item("CUDA context", here, CUDA_CONTEXT, "assumed; differs with GPU and driver")
     graph = _csr(z, z.edges + n) + 4 * n + _reverse(z)
-    yield Item("graph", near, graph, "CSR with self-loops, scales" + (", reverse with edge names" * z.directed))
+    yield Item("graph", here, graph, "CSR with self-loops, scales" + (", reverse with edge names" * z.directed))
     dense = "" if z.feature_nnz is None else ", made dense"
-    yield Item("features", near, _features(z), f"[{n:,}, {z.features}], {8 * z.feature_bytes} bits{dense}")
-    yield Item("aggregated features", near, took.aggregated, "the first layer's, computed once, float32")
+    yield Item("features", here, _features(z), f"[{n:,}, {z.features}], {8 * z.feature_bytes} bits{dense}")
+    yield Item("aggregated features", here, took.aggregated, "the first layer's, computed once, float32")
     yield Item("labels", "host", _labels(z) + 8 * n, "labels, masks, order of nodes")
-    tables: Tier = {"device": near, "pinned": "host", "disk": "disk"}[s.history]
+    tables: Tier = {"device": here, "pinned": "host", "disk": "disk"}[s.history]
     sizes = [n * width * DTYPES[s.dtype].itemsize for width in took.widths]
     widths = f"{len(sizes)} of widths {', '.join(map(str, sorted(set(took.widths))))}, {s.dtype}"
-    if s.history == "pinned" and near == "GPU":
+    if s.history == "pinned" and here == "GPU":
         sizes = [1 << (size - 1).bit_length() for size in sizes]
         widths += "; torch rounds pinned memory up to a power of two"
     yield Item("history tables", tables, sum(sizes), widths)
-    stamps: Tier = "disk" if s.history == "disk" else near
+    stamps: Tier = "disk" if s.history == "disk" else here
     yield Item("stamps", stamps, 4 * n * len(sizes), "int32 per row of a table")
-    yield Item("position maps", near, took.maps, f"{round(took.maps / (4 * n))} of int32 per node")
-    yield Item("staging buffers", near, took.staging, "rows of guessed halos, a quarter more")
-    yield Item("weights", near, 16 * took.parameters, f"{took.parameters:,}, their gradients, Adam's two moments")
-    yield Item("small blocks", near, HEAP_HOLES * took.heap, "of steps and passes: the heap keeps them, with holes; twice")
+    yield Item("position maps", here, took.maps, f"{round(took.maps / (4 * n))} of int32 per node")
+    yield Item("staging buffers", here, took.staging, "rows of guessed halos, a quarter more")
+    yield Item("weights", here, 16 * took.parameters, f"{took.parameters:,}, their gradients, Adam's two moments")
+    yield Item("small blocks", here, HEAP_HOLES * took.heap, "of steps and passes: the heap keeps them, with holes; twice")
     if not z.prepared:
         files = _stored(z) - _features(z) * (z.name in AS_PUBLISHED)
         yield Item("prepared graph", "disk", files, "made once below the root; the download is not counted")
 
 
-def _passing(z: Sizes, s: Settings) -> Iterator[Item]:
+def _passing(z: Sizes, s: Config) -> Iterator[Item]:
     """What comes and goes."""
     took = rehearse(z, s)
     n = z.nodes
     waiting = s.history == "disk" and s.device == "cuda"
-    yield Item("exact pass", s.near, took.exact, f"up to {took.exact / max(1, 4 * n * s.hidden):.1f} x [N, hidden]", "exact")
+    yield Item(
+        "exact pass",
+        near(s),
+        took.exact,
+        f"up to {took.exact / max(1, 4 * n * s.hidden_channels):.1f} x [N, hidden]",
+        "exact",
+    )
+    far: Tier = "disk" if s.history == "disk" else "host"
+    yield Item("scratch tables", far, took.scratch, "of layers, two in turn, float32", "exact")
     yield Item("rows to be written", "host", took.exact_sent * waiting, "copies that wait for the disk", "exact")
-    yield Item("activations", s.near, took.step, "of a batch: what autograd keeps, and gradients", "step")
+    yield Item("activations", near(s), took.step, "of a batch: what autograd keeps, and gradients", "step")
     yield Item("rows to be written", "host", took.step_sent * waiting, "copies that wait for the disk", "step")
     ordered = _stored(z) + 12 * n + (0 if z.feature_nnz is None else _features(z))
     adjacency = _csr(z, z.edges + n) + 4 * n + 3 * _reverse(z) // 2
@@ -201,7 +209,7 @@ def _passing(z: Sizes, s: Settings) -> Iterator[Item]:
     )
 
 
-def limits_here(settings: Settings, root: Path | str = "data") -> dict[Tier, int]:
+def limits_here(settings: Config, root: Path | str = "data") -> dict[Tier, int]:
     """What this machine has: free memory of host and GPU, room on the disk of ``root``."""
     existing = next(path for path in (Path(root).absolute(), *Path(root).absolute().parents) if path.exists())
     limits: dict[Tier, int] = {"host": available_memory(), "disk": shutil.disk_usage(existing).free}
@@ -213,22 +221,23 @@ def limits_here(settings: Settings, root: Path | str = "data") -> dict[Tier, int
 Change = dict[str, Any]
 
 
-def _changes(s: Settings) -> list[list[Change]]:
+def _changes(s: Config) -> list[list[Change]]:
     """What could be changed, kind by kind, the least harmful kind first, and in each the smallest step first."""
     halves = [s.per_batch >> i for i in range(1, s.per_batch.bit_length())]
     smaller: list[Change] = [{"per_batch": count} for count in halves]
     smaller += [{"parts": s.parts << i, "per_batch": 1} for i in range(1, 5)]
-    narrower = [s.hidden >> i for i in range(1, s.hidden.bit_length()) if s.hidden >> i >= LEAST_HIDDEN]
+    wide = s.hidden_channels
+    narrower = [wide >> i for i in range(1, wide.bit_length()) if wide >> i >= LEAST_HIDDEN]
     return [
         [{"dtype": "bfloat16"}] if s.dtype == "float32" else [],
         [{"history": "pinned"}] if s.device == "cuda" and s.history == "device" else [],
         smaller,
         [{"history": "disk"}] if s.history != "disk" else [],
-        [{"hidden": width} for width in narrower],
+        [{"hidden_channels": width} for width in narrower],
     ]
 
 
-def smallest_change(sizes: Sizes, settings: Settings, limits: Limits) -> str | None:
+def smallest_change(sizes: Sizes, settings: Config, limits: Limits) -> str | None:
     """The flags that make a run fit, or None if no change of one or two settings does.
 
     In the order of least harm: tables in bfloat16, pinned instead of on the GPU, smaller batches, on disk, a narrower model.
@@ -241,7 +250,7 @@ def smallest_change(sizes: Sizes, settings: Settings, limits: Limits) -> str | N
     return None
 
 
-def refuse_if_too_large(sizes: Sizes, settings: Settings, limits: Limits | None = None) -> Plan:
+def refuse_if_too_large(sizes: Sizes, settings: Config, limits: Limits | None = None) -> Plan:
     """The plan of a run that fits; MemoryError with a way out if it does not.
 
     Args:
@@ -275,27 +284,21 @@ def bytes_of(text: str) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
-        prog="python -m rest_triton.plan", description="Print the memory that a run would take. Nothing is loaded."
+        prog="python -m rest_triton.plan",
+        description="Print the memory that a run of rest_triton.train with the same flags would take. Nothing is loaded.",
     )
-    default = Settings(device="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--dataset", required=True, help=f"{', '.join(DATASETS)}; synthetic:<shape>; or the path of an .npz")
-    parser.add_argument("--root", default="data", help="folder of prepared graphs (default: data)")
-    choices = {"model": tuple(MODELS), "history": get_args(Place), "dtype": tuple(DTYPES), "method": get_args(Method)}
-    for name, known in {**choices, "device": ("cpu", "cuda")}.items():
-        parser.add_argument(f"--{name}", choices=known, default=getattr(default, name), help="default: %(default)s")
-    for name in ("hidden", "layers", "parts", "per_batch"):
-        parser.add_argument(
-            f"--{name.replace('_', '-')}", type=int, default=getattr(default, name), help="default: %(default)s"
-        )
+    parser.add_argument("--recipe", help="as for rest_triton.train")
     parser.add_argument(
         "--gpu-memory", type=bytes_of, help="such as 40GiB; default: what is free on the GPU, if there is one"
     )
+    add_flags(parser)
     options = vars(parser.parse_args(arguments))
-    dataset, root, gpu_memory = (options.pop(name) for name in ("dataset", "root", "gpu_memory"))
+    gpu_memory = options.pop("gpu_memory")
     try:
-        settings = Settings(**options)
-        limits = limits_here(settings, root) | ({} if gpu_memory is None else {"GPU": gpu_memory})
-        made = plan(sizes_of(dataset, root), settings, limits)
+        settings, _ = from_flags(options)
+        settings = settings.changed(device=device_of(settings.device, must_exist=False))
+        limits = limits_here(settings, settings.root) | ({} if gpu_memory is None else {"GPU": gpu_memory})
+        made = plan(sizes_of(settings.dataset, settings.root), settings, limits)
     except (ValueError, OSError) as error:
         # Expected ones say what to do; a traceback would hide it.
         parser.exit(1, f"{error}\n")

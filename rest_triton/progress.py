@@ -1,5 +1,6 @@
 """What long work shows while it runs: one line on a terminal, kept up to date; nothing elsewhere."""
 
+import shutil
 import sys
 import threading
 import time
@@ -22,9 +23,17 @@ class Progress:
     def say(self, detail: str) -> None:
         self.detail = detail
 
+    def print(self, line: str) -> None:
+        """A line of results on standard output, above the one that is kept up to date."""
+        clear = "\r\x1b[K" if self in _under_way and sys.stdout.isatty() else ""
+        print(f"{clear}{line}", flush=True)
+
     def line(self) -> str:
-        seconds = time.perf_counter() - self.begin
-        return f"{self.what}{': ' if self.detail else ''}{self.detail}  {seconds:.0f} s"
+        """No longer than the terminal is wide: what wraps cannot be replaced."""
+        seconds = f"  {time.perf_counter() - self.begin:.0f} s"
+        wide = shutil.get_terminal_size().columns - 1
+        text = f"{self.what}{': ' if self.detail else ''}{self.detail}"
+        return f"{text}{seconds}" if len(text) + len(seconds) <= wide else f"{text[: wide - len(seconds) - 1]}…{seconds}"
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -14,19 +14,19 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from .batches import Batch
-from .engine import Engine
-from .history import HistoryStore, Place
+from .config import Config
+from .engine import Engine, tables_of
+from .history import HistoryStore
+from .inference import PIECE
 from .lanes import InOrder, Lanes
-from .models import APPNP, GCN, GCNII
+from .models import build, model_named
 from .ops import Adjacency
 from .ops.backend import debug, use_backend
-from .sizes import Sizes
 from .scene import Scene
+from .sizes import Sizes
 
 Tier = Literal["GPU", "host", "disk"]
-Method = Literal["gas", "rest", "rest-is"]
 
-MODELS = {"gcn": GCN, "appnp": APPNP, "gcnii": GCNII}
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 META = torch.device("meta")
 
@@ -36,45 +36,19 @@ HALO_SHARE = 0.2  # of a batch's edges, as if they went to random nodes outside:
 HEAP_BLOCK, HEAP_HOLES = 32 << 20, 2
 
 
-@dataclass(frozen=True)
-class Settings:
-    """What a run is asked to do. ``frequency``: REST's refreshes per step, or the pieces of a halo that REST-IS takes."""
+def near(config: Config) -> Tier:
+    """Where the model computes."""
+    return "GPU" if config.device == "cuda" else "host"
 
-    model: str = "gcn"
-    hidden: int = 256
-    layers: int = 3
-    history: Place = "device"
-    dtype: str = "float32"
-    parts: int = 40
-    per_batch: int = 5
-    method: Method = "gas"
-    frequency: int = 1
-    device: str = "cpu"
 
-    def __post_init__(self) -> None:
-        named = {"model": MODELS, "history": get_args(Place), "dtype": DTYPES, "method": get_args(Method)}
-        for name, known in {**named, "device": ("cpu", "cuda")}.items():
-            if getattr(self, name) not in known:
-                raise ValueError(f"{name} is {getattr(self, name)!r}; it must be one of {', '.join(known)}")
-        for name in ("hidden", "layers", "parts", "per_batch", "frequency"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
-        if self.per_batch > self.parts:
-            raise ValueError(f"per_batch is {self.per_batch}; there are {self.parts} clusters, so 1 to {self.parts} fit")
+def direct(config: Config) -> bool:
+    """Whether tables are read where they are; on a CPU pinned ones are."""
+    return config.history == "device" or (config.history == "pinned" and config.device == "cpu")
 
-    @property
-    def near(self) -> Tier:
-        """Where the model computes."""
-        return "GPU" if self.device == "cuda" else "host"
 
-    @property
-    def direct(self) -> bool:
-        """Whether tables are read where they are; on a CPU pinned ones are."""
-        return self.history == "device" or (self.history == "pinned" and self.device == "cpu")
-
-    def rows(self, sizes: Sizes) -> int:
-        """Of a batch."""
-        return -(-sizes.nodes * self.per_batch // self.parts)
+def batch_rows(config: Config, sizes: Sizes) -> int:
+    """Nodes in a batch."""
+    return sizes.nodes if config.base == "full" else -(-sizes.nodes * config.per_batch // config.parts)
 
 
 def halo_rows(nodes: int, edges: int, rows: int) -> int:
@@ -139,18 +113,22 @@ class _Live(TorchDispatchMode):
 class _Tables(HistoryStore):
     """Tables without memory. Rows that leave for far ones are held for as long as they may have to wait."""
 
-    def __init__(self, nodes: int, widths: Sequence[int], settings: Settings, lanes: Lanes) -> None:
-        self.settings = settings
-        waiting = InOrder.PENDING + 1 if settings.history == "disk" else 1
+    def __init__(self, nodes: int, widths: Sequence[int], config: Config, lanes: Lanes, dtype: torch.dtype) -> None:
+        self.config = config
+        waiting = InOrder.PENDING + 1 if config.history == "disk" else 1
         self._sent: deque[int] = deque(maxlen=waiting)
         # From a GPU they wait for the disk as copies on the host.
-        self._kept: deque[Tensor] = deque(maxlen=1 if settings.device == "cuda" else waiting)
-        self.most_sent = 0
-        super().__init__(nodes, widths, dtype=DTYPES[settings.dtype], device=META, lanes=lanes)
+        self._kept: deque[Tensor] = deque(maxlen=1 if config.device == "cuda" else waiting)
+        self.most_sent = self.scratch = 0
+        super().__init__(nodes, widths, dtype=dtype, device=META, lanes=lanes)
+
+    def like(self, widths: Sequence[int], dtype: torch.dtype, **_: Any) -> "HistoryStore":
+        self.scratch = max(self.scratch, sum(self.num_nodes * width * dtype.itemsize for width in widths))
+        return _Tables(self.num_nodes, widths, self.config, self.lanes, dtype)
 
     @property
     def direct(self) -> bool:
-        return self.settings.direct
+        return direct(self.config)
 
     def record(self, table: int, batch: Batch, h: Tensor, step: int, *, blend: float = 1.0) -> None:
         super().record(table, batch, h, step, blend=blend)
@@ -187,11 +165,23 @@ class _GuessingEngine(Engine):
     def _halo(self, batch: Batch) -> Tensor | None:
         return None if self.store.direct else _guessed_halo(batch, self.scene.adj)
 
+    def _of_nodes(self, nodes: Tensor) -> Batch:
+        return _GuessedBatch(self.store.num_nodes, nodes=nodes, device=META)
+
+    def pieces(self) -> list[Batch]:
+        """The first three: the others take no more."""
+        n, size = self.store.num_nodes, PIECE[self.on]
+        bounds = [(a, min(a + size, n)) for a in range(0, min(n, 3 * size), size)]
+        return [_GuessedBatch(n, ranges=(bound,), device=META) for bound in bounds]
+
+    on = "cpu"
+
 
 @dataclass(frozen=True)
 class Rehearsal:
     """Bytes that the engine would have taken. ``exact`` and ``step`` come on top of the others, one at a time; ``heap`` is
-    the larger one of what they took in small blocks. ``exact_sent`` and ``step_sent`` are rows on their way out."""
+    the larger one of what they took in small blocks. ``scratch`` are tables of an exact pass that are not where the model
+    computes; ``exact_sent`` and ``step_sent`` rows on their way out."""
 
     widths: tuple[int, ...]
     parameters: int
@@ -199,6 +189,7 @@ class Rehearsal:
     maps: int
     staging: int
     exact: int
+    scratch: int
     step: int
     heap: int
     exact_sent: int
@@ -206,30 +197,34 @@ class Rehearsal:
 
 
 @lru_cache(maxsize=256)
-def rehearse(sizes: Sizes, settings: Settings) -> Rehearsal:
-    """A first fill and two steps of the engine, on tensors that have shapes but no memory."""
+def rehearse(sizes: Sizes, config: Config) -> Rehearsal:
+    """A first fill, an exact pass and two steps of the engine, on tensors that have shapes but no memory."""
 
     def empty(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         return torch.empty(shape, dtype=dtype, device=META)
 
-    n, rows, lanes = sizes.nodes, settings.rows(sizes), InOrder()
-    with debug(False), use_backend("kernel"), _Live(lanes, settings.device == "cuda") as live:
+    n, rows, lanes, exact_input = sizes.nodes, batch_rows(config, sizes), InOrder(), config.input == "exact"
+    with debug(False), use_backend("kernel"), _Live(lanes, config.device == "cuda") as live:
         scale = empty(n)
         adj = Adjacency(
             empty(n + 1, dtype=torch.int64), empty(sizes.edges + n, dtype=torch.int32), scale, scale, _checked=True
         ).undirected()
         with torch.random.fork_rng(devices=[]):  # the run is to draw the weights that it would draw without a plan
-            model = MODELS[settings.model](sizes.features, settings.hidden, sizes.classes, num_layers=settings.layers)
+            model = build(model_named(config.model), sizes.features, sizes.classes, config)
         model.to(META)
         parameters = list(model.parameters())
-        store = _Tables(n, model.widths, settings, lanes)
-        scene = Scene(adj, empty(n, sizes.features), store)
-        engine = _GuessingEngine(scene, model)
+        widths = tables_of(model, exact_input) if config.base != "full" else []
+        store = _Tables(n, widths, config, lanes, DTYPES[config.dtype])
+        engine = _GuessingEngine(Scene(adj, empty(n, sizes.features), store, exact_input=exact_input), model, amp=config.amp)
+        engine.on = config.device
         labels = empty(rows, dtype=torch.int64)
-        before = live.now
         live.begin()
         engine.fill()
-        (exact_heap, exact), exact_sent = live.extra(), store.arrived()
+        filled, exact_sent = live.extra(), store.arrived()
+        live.begin()
+        engine.exact()
+        exact_heap, exact = (max(both) for both in zip(filled, live.extra(), strict=True))
+        scratch = 0 if store.direct else store.scratch
         optimizer = torch.optim.Adam(parameters)
         # More than one range, as clusters mostly are: what belongs to their rows is copied, not viewed.
         ranges = ((0, rows - 1), (rows, rows + 1)) if 1 < rows < n else ((0, rows),)
@@ -238,14 +233,15 @@ def rehearse(sizes: Sizes, settings: Settings) -> Rehearsal:
             live.begin()
             engine.step(
                 batch, number, lambda logits: torch.nn.functional.cross_entropy(logits, labels), optimizer,
-                refresh=[other] * settings.frequency if settings.method == "rest" else (),
-                importance=settings.frequency if settings.method == "rest-is" else 0,
+                refresh=[other] * config.frequency if config.rest == "rest" else (),
+                importance=config.frequency if config.rest == "rest-is" else 0,
             )  # fmt: skip
             (step_heap, step), step_sent = live.extra(), store.arrived()
         del batch, other
         count = sum(p.numel() for p in parameters)
-        maps = live.now - before - store.staging - 12 * count  # of what stays, all that is neither a buffer nor a weight's
-    aggregated = 0 if scene._aggregated is None else scene._aggregated.nbytes
+        maps = sum(m.nbytes for pool in engine.maps.values() for m in pool._free) + engine.scene.outside().nbytes
+    aggregated = 0 if engine.scene._aggregated is None else engine.scene._aggregated.nbytes
     heap = max(exact_heap, step_heap)
-    widths = tuple(model.widths)
-    return Rehearsal(widths, count, aggregated, maps, store.staging, exact, step, heap, exact_sent, step_sent)
+    return Rehearsal(
+        tuple(widths), count, aggregated, maps, store.staging, exact - scratch, scratch, step, heap, exact_sent, step_sent
+    )

@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from rest_triton import plan as planning
+from rest_triton.config import Config
 from rest_triton.plan import bytes_of, main, plan, refuse_if_too_large, smallest_change
-from rest_triton.rehearsal import Settings
 from rest_triton.sizes import Sizes, sizes_of
+
+from .settings import Settings
 
 MIB = 1 << 20
 WITHIN = 0.15  # of the measured peak
@@ -29,7 +31,7 @@ from rest_triton.datasets import load
 from rest_triton.engine import Engine
 from rest_triton.history import HistoryStore
 from rest_triton.partition import partition
-from rest_triton.rehearsal import MODELS
+from rest_triton.models import MODELS
 from rest_triton.scene import Scene
 
 dataset, root, model, hidden = sys.argv[1:]
@@ -81,7 +83,9 @@ def assert_planned(took: int, planned: int) -> None:
 
 @pytest.mark.parametrize("dataset", HIDDEN)
 def test_host_memory_as_measured(dataset: str, peaks: dict[str, int], tmp_path: Path) -> None:
-    assert_planned(peaks[dataset], plan(sizes_of(dataset, tmp_path), Settings(hidden=HIDDEN[dataset])).total("host"))
+    assert_planned(
+        peaks[dataset], plan(sizes_of(dataset, tmp_path), Settings(hidden_channels=HIDDEN[dataset])).total("host")
+    )
 
 
 def test_process_as_measured(peaks: dict[str, int]) -> None:
@@ -102,7 +106,7 @@ def nbytes(made: planning.Plan, name: str, when: str = "held") -> dict[str, int]
 
 
 def test_items_by_hand() -> None:
-    made = plan(SMALL, Settings(hidden=16))
+    made = plan(SMALL, Settings(hidden_channels=16))
     n, e = 1000, 8000
     assert nbytes(made, "graph") == {"host": 8 * (n + 1) + 4 * (e + n) + 4 * n}
     assert nbytes(made, "features") == nbytes(made, "aggregated features") == {"host": 4 * n * 30}
@@ -111,14 +115,14 @@ def test_items_by_hand() -> None:
     assert nbytes(made, "weights") == {"host": 16 * (30 * 16 + 16 + 16 * 16 + 16 + 16 * 7 + 7)}
     assert nbytes(made, "prepared graph") == {"disk": 8 * (n + 1) + 4 * e + 4 * n * 30 + 11 * n}
     assert nbytes(plan(replace(SMALL, prepared=True), Settings()), "prepared graph") == {}
-    directed = plan(replace(SMALL, directed=True), Settings(hidden=16))
+    directed = plan(replace(SMALL, directed=True), Settings(hidden_channels=16))
     assert nbytes(directed, "graph")["host"] - nbytes(made, "graph")["host"] == 8 * (n + 1) + 8 * (e + n)
-    several = plan(replace(SMALL, multilabel=True), Settings(hidden=16))
+    several = plan(replace(SMALL, multilabel=True), Settings(hidden_channels=16))
     assert nbytes(several, "labels") == {"host": (7 + 3 + 8) * n}
-    sparse = plan(replace(SMALL, feature_nnz=500), Settings(hidden=16))
+    sparse = plan(replace(SMALL, feature_nnz=500), Settings(hidden_channels=16))
     assert nbytes(sparse, "prepared graph") == {"disk": 8 * (n + 1) + 4 * e + 8 * (500 + n + 1) + 11 * n}
     assert nbytes(sparse, "features") == nbytes(made, "features")
-    half = plan(replace(SMALL, feature_bytes=2), Settings(hidden=16))
+    half = plan(replace(SMALL, feature_bytes=2), Settings(hidden_channels=16))
     assert nbytes(half, "features") == {"host": 2 * n * 30} and nbytes(half, "aggregated features") == {"host": 4 * n * 30}
     assert nbytes(plan(SMALL, Settings("appnp", 16, 4)), "history tables") == {"host": 4 * 4 * n * 7}
     assert nbytes(plan(SMALL, Settings("appnp", 16, 4)), "aggregated features") == {}
@@ -126,7 +130,7 @@ def test_items_by_hand() -> None:
 
 def test_tiers() -> None:
     tables = 2 * 2 * LARGE.nodes * 128
-    settings = Settings(hidden=128, dtype="bfloat16", device="cuda")
+    settings = Settings(hidden_channels=128, dtype="bfloat16", device="cuda")
     device, pinned, disk = (plan(LARGE, replace(settings, history=place)) for place in ("device", "pinned", "disk"))
     assert nbytes(device, "history tables") == {"GPU": tables} and nbytes(disk, "history tables") == {"disk": tables}
     assert nbytes(pinned, "history tables") == {"host": 2 * 2**28}  # 2.44e8 bytes: torch takes the next power of two
@@ -138,7 +142,7 @@ def test_tiers() -> None:
         for name in ("graph", "features", "aggregated features", "weights", "CUDA context"):
             assert nbytes(made, name).keys() == {"GPU"}
         assert nbytes(made, "small blocks") == {}
-    on_cpu = plan(LARGE, Settings(hidden=128, history="pinned", dtype="bfloat16"))
+    on_cpu = plan(LARGE, Settings(hidden_channels=128, history="pinned", dtype="bfloat16"))
     assert nbytes(on_cpu, "history tables") == {"host": tables} and "GPU" not in on_cpu.totals
 
 
@@ -170,9 +174,9 @@ def limits(sizes: Sizes, *allowed: Settings) -> dict[Any, int]:
     return {tier: max(total.get(tier, 0) for total in totals) for tier in ("GPU", "host", "disk")}
 
 
-BASE = Settings(hidden=128)
+BASE = Settings(hidden_channels=128)
 DEEP = Settings("gcnii", 128, 16, dtype="bfloat16")
-GPU = Settings(hidden=128, device="cuda", parts=4, per_batch=4)
+GPU = Settings(hidden_channels=128, device="cuda", parts=4, per_batch=4)
 NARROW = Settings("gcnii", 16, 8, device="cuda", parts=1, per_batch=1)
 
 
@@ -181,15 +185,15 @@ NARROW = Settings("gcnii", 16, 8, device="cuda", parts=1, per_batch=1)
     [
         (BASE, {"dtype": "bfloat16"}, "--dtype bfloat16"),
         (DEEP, {"history": "disk"}, "--history disk"),
-        (replace(BASE, history="disk", dtype="bfloat16"), {"hidden": 64}, "--hidden 64"),
-        (replace(BASE, history="disk", dtype="bfloat16"), {"hidden": 32}, "--hidden 32"),
+        (replace(BASE, history="disk", dtype="bfloat16"), {"hidden_channels": 64}, "--hidden-channels 64"),
+        (replace(BASE, history="disk", dtype="bfloat16"), {"hidden_channels": 32}, "--hidden-channels 32"),
         (replace(GPU, dtype="float16"), {"history": "pinned"}, "--history pinned"),
-        (replace(GPU, model="gcnii", layers=8), {"per_batch": 2}, "--per-batch 2"),
+        (replace(GPU, model="gcnii", num_layers=8), {"per_batch": 2}, "--per-batch 2"),
         (replace(DEEP, parts=4, per_batch=1), {"parts": 8, "per_batch": 1}, "--parts 8 --per-batch 1"),
         (NARROW, {"dtype": "bfloat16", "parts": 2, "per_batch": 1}, "--dtype bfloat16 --parts 2 --per-batch 1"),
     ],
 )
-def test_smallest_change(settings: Settings, change: dict[str, Any], flags: str) -> None:
+def test_smallest_change(settings: Config, change: dict[str, Any], flags: str) -> None:
     have = limits(LARGE, replace(settings, **change))
     assert plan(LARGE, settings, have).too_large
     assert smallest_change(LARGE, settings, have) == flags
@@ -210,15 +214,17 @@ def test_refusal() -> None:
     ):
         refuse_if_too_large(LARGE, BASE, have)
     assert refuse_if_too_large(LARGE, replace(BASE, dtype="bfloat16"), have).limits == have
-    assert refuse_if_too_large(SMALL, Settings(hidden=16)).limits.keys() == {"host", "disk"}  # what this machine has
+    assert refuse_if_too_large(SMALL, Settings(hidden_channels=16)).limits.keys() == {
+        "host",
+        "disk",
+    }  # what this machine has
 
 
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"model": "gat"}, "model is 'gat'; it must be one of gcn, appnp, gcnii"),
         ({"device": "tpu"}, "device is 'tpu'"),
-        ({"hidden": 0}, "hidden is 0; it must be at least 1"),
+        ({"hidden_channels": 0}, "hidden_channels is 0; it must be at least 1"),
         ({"per_batch": 41}, "per_batch is 41; there are 40 clusters"),
     ],
 )
@@ -235,7 +241,16 @@ def test_bytes_of(text: str, size: int) -> None:
 
 
 def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    few = ["--hidden", "16", "--per-batch", "1", "--root", str(tmp_path / "nothing")]  # to be changed
+    few = [
+        "--recipe",
+        "none",
+        "--hidden-channels",
+        "16",
+        "--per-batch",
+        "1",
+        "--root",
+        str(tmp_path / "nothing"),
+    ]  # to be changed
     main(["--dataset", "papers100m", "--model", "gcn", "--device", "cpu", *few])
     printed = capsys.readouterr().out
     assert printed.startswith("papers100m: 111,059,956 nodes") and "history tables       host     13.2 GiB" in printed

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import math
 import re
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
+from rest_triton import figures
 from rest_triton.report import read_run, write_report, write_summary
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -203,12 +205,12 @@ def test_other_metric(tmp_path: Path) -> None:
 def test_html_is_escaped(tmp_path: Path) -> None:
     evil = "<script>alert('\"&</script>"
     more = SUMMARY | dict(machine=evil, command=f"train --dataset {evil}", versions={evil: evil})
-    run = write_run(tmp_path / "a<b>", [epoch(1)], more, dataset=evil, seed=evil, note=evil)
+    run = write_run(tmp_path / 'a"<b>', [epoch(1)], more, dataset=evil, seed=evil, note=evil, **{evil: evil})
     for page in (write_report(run), write_summary(tmp_path, [run])):
         assert "<script" not in page.read_text()
         seen = Reader(page)
-        assert f"train --dataset {evil}" in seen.texts and seen.table["note"] == evil
-    assert seen.links == ["a<b>/report.html"]
+        assert f"train --dataset {evil}" in seen.texts and seen.table["note"] == seen.table[evil] == evil
+    assert seen.links == ['a"<b>/report.html']
 
 
 def test_several_seeds(tmp_path: Path) -> None:
@@ -242,6 +244,69 @@ def test_one_seed_and_none(tmp_path: Path) -> None:
     assert ["mean of 0", "-", "-", "", "", ""] in seen.rows and drawn(tmp_path / "new") == set()
     with pytest.raises(ValueError, match="runs is empty"):
         write_summary(tmp_path, [])
+
+
+@pytest.fixture
+def shown(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The figures themselves, as they are drawn."""
+    kept: list[Any] = []
+    save = figures._png
+
+    def keep(figure: Any) -> bytes:
+        kept.append(figure)
+        return save(figure)
+
+    monkeypatch.setattr(figures, "_png", keep)
+    return kept
+
+
+def curves(panel: Any) -> dict[str, tuple[list[float], list[float]]]:
+    """x and y of the lines in a panel, by label."""
+    return {line.get_label(): (list(line.get_xdata()), list(line.get_ydata())) for line in panel.get_lines()}
+
+
+def test_what_is_drawn(shown: list[Any], tmp_path: Path) -> None:
+    epochs = [epoch(n, evaluated=n % 2 == 0, seconds=100.0 * n) for n in range(1, 7)]
+    del epochs[5]["train"], epochs[2]["loss"]
+    epochs[3] |= dict(error=0.25, time=dict(data=1.0, train=2.0))
+    write_report(write_run(tmp_path, epochs))
+    loss, accuracy, age, error, time = shown
+    for figure in shown:
+        assert all(panel.get_xlabel() for panel in figure.axes) and figure.axes[0].get_ylabel()
+    assert [panel.get_xlabel() for panel in loss.axes] == ["epoch", "time with evaluation (minutes)"]
+    ((x, y),) = curves(loss.axes[0]).values()
+    assert x == [1, 2, 4, 5, 6] and y == [2.0, 1.0, 0.5, 0.4, 2 / 6]
+    ((minutes, same),) = curves(loss.axes[1]).values()
+    assert minutes == pytest.approx([n * 100 / 60 for n in x]) and same == y
+    left, right = map(curves, accuracy.axes)
+    assert left["validation"] == ([2, 4, 6], pytest.approx([88, 90, 88]))
+    assert left["test"][1] == pytest.approx([78, 80, 78]) and left["training"][1] == pytest.approx(
+        [95, 95, math.nan], nan_ok=True
+    )
+    assert left["best validation, epoch 4"] == ([4, 4], pytest.approx([90, 80]))
+    assert right["best validation, epoch 4"][0] == pytest.approx([400 / 60] * 2)
+    assert [text.get_text() for text in accuracy.legends[0].get_texts()] == [
+        "training", "validation", "test", "best validation, epoch 4",
+    ]  # fmt: skip
+    assert list(curves(age.axes[0]).values()) == [([1, 2, 3, 4, 5, 6], [3.5] * 6)] and age.axes[0].get_ylim()[0] == 0
+    assert list(curves(error.axes[0]).values()) == [([4], [0.25])]
+    steps = {patch.get_label(): patch.get_data() for patch in time.axes[0].patches}
+    assert list(steps) == ["data 8 %", "refresh 14 %", "train 53 %", "evaluation 25 %"]
+    assert list(steps["evaluation 25 %"].values) == pytest.approx([3, 3, 3, 3, 3, 3])
+    assert list(steps["train 53 %"].baseline) == pytest.approx([0.6, 0.6, 0.6, 1.0, 0.6, 0.6])
+    assert list(steps["data 8 %"].edges) == [0.5, 1.5, 2.5, 3.5, 4.5, 5.5, 6.5]
+
+
+def test_the_mean_of_seeds(shown: list[Any], tmp_path: Path) -> None:
+    first = write_run(tmp_path / "a", [epoch(n, val=0.5, test=0.25) for n in (1, 2, 3)])
+    second = write_run(tmp_path / "b", [epoch(n, evaluated=n > 1) | dict(loss=1.0) for n in (1, 2)])
+    write_summary(tmp_path, [first, second])
+    validation, test = map(curves, shown[0].axes)
+    assert [panel.get_title(loc="left") for panel in shown[0].axes] == ["validation", "test"]
+    assert validation["one seed"] == ([1, 2, 3], [50, 50, 50]) and validation["mean of 2"] == ([2], [pytest.approx(69)])
+    assert test["mean of 2"] == ([2], [pytest.approx((25 + 78) / 2)])
+    widths = {line.get_label(): line.get_linewidth() for line in shown[0].axes[0].get_lines()}
+    assert widths["mean of 2"] > 2 * widths["one seed"] and len(shown[0].axes[0].get_lines()) == 3
 
 
 def test_without_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

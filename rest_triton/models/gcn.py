@@ -1,6 +1,7 @@
 """GCN (Kipf and Welling, 2017)."""
 
 from itertools import pairwise
+from typing import Any
 
 from torch import Tensor
 from torch.nn import Linear, Module, ModuleList
@@ -59,7 +60,8 @@ class GCN(Module):
         h = view.dropout(view.start(self._first), self.dropout) if self.linear else None
         last = len(self.convs) - 1
         for layer in view.layers(len(self.convs)):
-            conv, table = self.convs[layer], layer if self.linear else layer - 1  # the table of the layer's input
+            conv: Any = self.convs[layer]
+            table = layer if self.linear else layer - 1  # of the layer's input
             # Names are let go of as soon as they can be: of all nodes at once, each is as large as a table.
             before = view.rows(table, h) if self.residual and table >= 0 else None
             if table < 0:

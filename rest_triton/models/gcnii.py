@@ -1,6 +1,7 @@
 """GCNII (Chen et al., 2020)."""
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -61,7 +62,8 @@ class GCNII(Module):
         h: Tensor | None = view.dropout(first, self.dropout)
         last = len(self.convs) - 1
         for layer in view.layers(len(self.convs)):
-            conv, beta = self.convs[layer], math.log(self.theta / (layer + 1) + 1)
+            conv: Any = self.convs[layer]
+            beta = math.log(self.theta / (layer + 1) + 1)
             before = view.rows(layer, h) if self.residual else None
             if conv.weight2 is None:
                 z = view.aggregate(layer, h, residual=first, alpha=self.alpha)

@@ -24,7 +24,7 @@ class Convolution(Module):
 
 
 class DeepConvolution(Module):
-    """The weights of a GCNII layer, [channels, channels]: ``weight1``, and ``weight2`` if the first embedding has its own."""
+    """The weights of a GCNII layer, [channels, channels]: ``weight1``, and ``weight2`` where the first embedding has one."""
 
     def __init__(self, channels: int, shared_weights: bool) -> None:
         super().__init__()
@@ -50,8 +50,8 @@ def build(model: type[Module], in_channels: int, out_channels: int, config: "Con
 
 
 def parameter_groups(model: Module) -> tuple[list[Parameter], list[Parameter]]:
-    """(hidden layers, the rest), for two weight decays. A model says which is which by ``reg_modules``; one that does not has
-    only hidden layers."""
+    """(hidden layers, the rest), for two weight decays. A model says which is which by ``reg_modules``; one that does not
+    has only hidden layers."""
     inner = {id(p) for module in getattr(model, "reg_modules", [model]) for p in module.parameters()}
     both = list(model.parameters())
     return [p for p in both if id(p) in inner], [p for p in both if id(p) not in inner]

@@ -22,11 +22,11 @@ def fresh_spmm(
     edge_dropout: float = 0.0,
     seed: int = 0,
 ) -> Tensor:
-    """:func:`history_spmm` with ``halo_x`` as history, and its gradient: the same op on the reverse graph for the halo's rows.
+    """:func:`history_spmm` with ``halo_x`` as history, and its gradient: the same op on the reverse graph, for the halo.
 
     Args:
         rows: int64[R], the batch. halo: int64[H], the neighbours outside of it, all of them.
-        position: int32[N]; ``position[rows[i]] = i`` and ``position[halo[j]] = ~j``. It stays as it is until backward has run.
+        position: int32[N]; ``position[rows[i]] = i`` and ``position[halo[j]] = ~j``, until backward has run.
         x: [R, D]; halo_x: [H, D]; both differentiable.
 
     The others are those of :func:`history_spmm`. Returns: [R, D].

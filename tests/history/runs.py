@@ -47,7 +47,8 @@ class Run:
     """A model in training, from a seed."""
 
     def __init__(
-        self, model: str | torch.nn.Module = "gcn", *, lanes: Lanes | None = None, far: bool = False, directed: bool = False, exact: bool = False,
+        self, model: str | torch.nn.Module = "gcn", *, lanes: Lanes | None = None, far: bool = False,
+        directed: bool = False, exact: bool = False,
         seed: int = 0, **store: Any,
     ) -> None:  # fmt: skip
         torch.manual_seed(seed)

@@ -42,8 +42,8 @@ def test_repeatable_on_any_number_of_threads(threads: Callable[[int], None]) -> 
 def test_narrow_tables_change_little(model: str) -> None:
     """bfloat16 keeps 8 bits: each row is off by 2^-9 of its size at most, and so, about, is the loss after 20 steps.
 
-    With BatchNorm only of the first ones: among forty nodes it meets columns that hardly vary, divides their rounding by next
-    to nothing, and Adam makes a step of it.
+    With BatchNorm only of the first ones: among forty nodes it meets columns that hardly vary, divides their rounding by
+    next to nothing, and Adam makes a step of it.
     """
     steps, seeds = (2, 3) if "norm" in model else (20, 1)
     for seed in range(seeds):

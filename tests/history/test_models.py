@@ -1,5 +1,6 @@
-"""The models are the published ones: weights go to and from the same models built of PyG's layers, and give the same outputs."""
+"""The models are the published ones: weights go to and from models built of PyG's layers, and give the same outputs."""
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ class PygGCN(Module):
         super().__init__()
         widths = [16] * (layers + 1) if linear else [FEATURES, *[16] * (layers - 1), CLASSES]
         self.lins = ModuleList([Linear(FEATURES, 16), Linear(16, CLASSES)] if linear else [])
-        self.convs = ModuleList(GCNConv(a, b) for a, b in zip(widths, widths[1:], strict=False))
+        self.convs = ModuleList(GCNConv(a, b) for a, b in pairwise(widths))
         self.bns = ModuleList(BatchNorm1d(16) for _ in range(layers if linear else layers - 1)) if norm else ModuleList()
         self.residual = residual
 
@@ -41,7 +42,7 @@ class PygAPPNP(Module):
 
         super().__init__()
         widths = [FEATURES, *[16] * (mlp - 1), CLASSES]
-        self.lins = ModuleList(Linear(a, b) for a, b in zip(widths, widths[1:], strict=False))
+        self.lins = ModuleList(Linear(a, b) for a, b in pairwise(widths))
         self.bns = ModuleList(BatchNorm1d(16) for _ in widths[1:-1]) if norm else ModuleList()
         self.propagate = APPNP(K=layers, alpha=0.2)
 

@@ -1,0 +1,26 @@
+"""GAS (GNNAutoScale; Fey et al., 2021): batches of clusters, everyone else's last embeddings from tables."""
+
+from torch import Tensor
+from torch.nn import Module
+
+from ..batches import Batch, ClusterBatches
+from ..config import Config
+from ..engine import tables_of
+from ..kernels._hash import mix64
+from .base import Method
+
+
+class GAS(Method):
+    """All clusters, ``per_batch`` at a time, in another order each epoch; at most ``max_steps`` updates of them."""
+
+    def __init__(self, config: Config, ptr: Tensor, device: str) -> None:
+        super().__init__(config, ptr, device)
+        per_batch = min(config.per_batch, ptr.numel() - 1)  # a small graph may have fewer clusters than were asked for
+        self.clusters = ClusterBatches(ptr, per_batch, seed=mix64(config.seed) >> 1, device=device)
+
+    def batches(self, epoch: int) -> list[Batch]:
+        most = self.config.max_steps * self.config.accumulate or None
+        return self.clusters.epoch(epoch)[:most]
+
+    def widths(self, model: Module) -> list[int]:
+        return tables_of(model, self.config.input == "exact")

@@ -1,0 +1,106 @@
+"""The folder of a run: everything it leaves behind, in files that a person can open.
+
+config.yaml      all settings           metrics.jsonl    a line per epoch
+plan.txt         memory, as planned     summary.json     the result, when there is one
+checkpoints/     to go on from          events.out.*     curves for TensorBoard
+report.html      and its pictures       trace.json       with --profile
+"""
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from .checkpoint import write_whole
+from .config import Config
+from .events import EventWriter
+
+PARTS_OF_TIME = "time"
+
+
+class RunDirectory:
+    """One run's folder, new or taken up again.
+
+    Args:
+        path: where. It is made if it is not there.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.mkdir(parents=True, exist_ok=True)
+        self._events: EventWriter | None = None
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def metrics(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    def write_config(self, config: Config) -> None:
+        write_whole(self.path / "config.yaml", config.to_yaml().encode())
+
+    def write_text(self, name: str, text: str) -> None:
+        write_whole(self.path / name, text.encode())
+
+    def write_summary(self, summary: dict[str, Any]) -> None:
+        write_whole(self.path / "summary.json", json.dumps(summary, indent=1).encode())
+
+    def summary(self) -> dict[str, Any] | None:
+        """What :meth:`write_summary` wrote; None if it did not."""
+        try:
+            return json.loads((self.path / "summary.json").read_text())
+        except (OSError, ValueError):
+            return None
+
+    def append(self, record: dict[str, Any]) -> None:
+        """One epoch's figures: a line of metrics.jsonl, on disk before this returns, and TensorBoard's curves."""
+        with open(self.metrics, "a") as file:
+            file.write(json.dumps(record) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        if self._events is None:
+            self._events = EventWriter(self.path)
+        flat = {name: value for name, value in record.items() if isinstance(value, int | float) and name != "epoch"}
+        flat |= {f"{PARTS_OF_TIME}/{name}": value for name, value in record.get(PARTS_OF_TIME, {}).items()}
+        self._events.scalars(record["epoch"], flat)
+
+    def records(self) -> list[dict[str, Any]]:
+        """The lines of metrics.jsonl; one that was torn is left out, and all after it."""
+        found: list[dict[str, Any]] = []
+        if self.metrics.exists():
+            for line in self.metrics.read_text().splitlines():
+                try:
+                    found.append(json.loads(line))
+                except ValueError:
+                    break
+        return found
+
+    def forget_after(self, epoch: int) -> list[dict[str, Any]]:
+        """Remove what was written of later epochs: they are computed again. Returns what stays."""
+        kept = [record for record in self.records() if record["epoch"] <= epoch]
+        write_whole(self.metrics, "".join(json.dumps(record) + "\n" for record in kept).encode())
+        return kept
+
+    def close(self) -> None:
+        if self._events is not None:
+            self._events.close()
+            self._events = None
+
+
+def new_path(config: Config) -> Path:
+    """Where a new run goes: ``run_dir`` if that is free, else an error; without one, a new name in ``runs/``."""
+    if config.run_dir:
+        path = Path(config.run_dir)
+        if (path / "config.yaml").exists():
+            raise ValueError(f"{path} holds a run already; go on with it by --resume {path}, or name another --run-dir")
+        return path
+    name = Path(config.dataset).stem if config.dataset.endswith(".npz") else config.dataset
+    stem = re.sub(r"[^A-Za-z0-9.@=_+-]+", "-", f"{name}-{config.model}-{config.method}")
+    taken = {path.name for path in Path("runs").glob("*")}
+    number = 1
+    while f"{stem}-{number}" in taken:
+        number += 1
+    return Path("runs") / f"{stem}-{number}"
