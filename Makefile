@@ -4,6 +4,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 ARGS ?=
+# What `make train` shows: a minute on two cores.
+demo := --dataset synthetic:arxiv@0.5 --method gas+rest --per-batch 5 --epochs 12 --eval-every 2 --error-every 4
 
 bin := $(VENV)/bin
 made := $(VENV)/.made-by-make
@@ -22,8 +24,8 @@ help:  ## print this list
 	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name what; do \
 		printf '  %-8s %s\n' "$$name" "$$what"; done
 
-train: $(installed)  ## install, then run the demo (ARGS: its arguments)
-	$(bin)/python -m rest_triton.demo $(ARGS)
+train: $(installed)  ## install, then train on a synthetic graph (ARGS: flags of rest_triton.train, such as --dataset products)
+	$(bin)/python -m rest_triton.train $(if $(ARGS),$(ARGS),$(demo))
 
 test: $(installed_dev)  ## install for development, then lint, type check, test, and run every benchmark once
 	$(bin)/ruff check

@@ -20,6 +20,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="benchmark with malloc set as the command lines set it, for all sides",
     )
+    parser.addoption(
+        "--graph", default="synthetic:arxiv", help="what whole epochs are measured on: a data set, or the path of an .npz"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -4,6 +4,7 @@ Nothing of torch is imported here: a configuration can be checked anywhere.
 """
 
 import argparse
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, Field, asdict, dataclass, field, fields, replace
@@ -15,10 +16,13 @@ import yaml
 from .suggest import nearest
 
 RECIPES = Path(__file__).parent / "recipes"
+KINDS: dict[type, tuple[str, str]] = {  # what people call them, and what stands for one in the list of flags
+    int: ("a whole number", "N"), float: ("a number", "X"), bool: ("true or false", ""), str: ("text", "NAME"),
+}  # fmt: skip
 
 
-def _option(default: Any, text: str, *, choices: Sequence[str] = (), least: float | None = None, most: float | None = None,
-            group: str = "") -> Any:  # fmt: skip
+def _option(default: Any, text: str, *, group: str, choices: Sequence[str] = (), least: float | None = None,
+            most: float | None = None) -> Any:  # fmt: skip
     """A field with what the command line and the checks need to know of it."""
     return field(default=default, metadata=dict(help=text, choices=tuple(choices), least=least, most=most, group=group))
 
@@ -37,19 +41,19 @@ class Config:
     """
 
     dataset: str = _option(
-        MISSING, "a name such as products, synthetic:<shape>[@scale], or the path of an .npz", group="data"
+        MISSING, "a name such as products; synthetic:<shape>[@scale]; or the path of an .npz", group="data"
     )
     root: str = _option("data", "folder for downloads, prepared graphs and clusters", group="data")
     split: int = _option(0, "which split, of data sets that have several", least=0, group="data")
     parts: int = _option(40, "clusters that the graph is divided into", least=1, group="data")
     per_batch: int = _option(5, "clusters in a batch", least=1, group="data")
-    partition: str = _option("metis", "how it is divided", choices=("metis", "stream", "random"), group="data")
+    partition: str = _option("metis", "how the graph is divided", choices=("metis", "stream", "random"), group="data")
 
-    model: str = _option("gcn", f"{', '.join(MODELS)}", group="model")
+    model: str = _option("gcn", f"one of {', '.join(MODELS)}", group="model")
     num_layers: int = _option(3, "layers, or propagations of APPNP", least=1, group="model")
     hidden_channels: int = _option(256, "width of hidden layers", least=1, group="model")
-    dropout: float = _option(0.0, "of activations", least=0, most=1, group="model")
-    drop_input: bool = _option(False, "dropout of features, too", group="model")
+    dropout: float = _option(0.0, "share of activations that are left out in training", least=0, most=1, group="model")
+    drop_input: bool = _option(False, "dropout of the features, too", group="model")
     batch_norm: bool = _option(False, "BatchNorm after every layer but the last", group="model")
     residual: bool = _option(False, "GCN, GCNII: add each layer's input to its output", group="model")
     linear: bool = _option(False, "GCN: linear layers before the first and after the last aggregate", group="model")
@@ -58,54 +62,57 @@ class Config:
     shared_weights: bool = _option(True, "GCNII: one weight for neighbours and first embedding", group="model")
     mlp_layers: int = _option(2, "APPNP: linear layers of its MLP", least=1, group="model")
 
-    method: str = _option("gas", "how to train", choices=METHODS, group="method")
+    method: str = _option(
+        "gas", "histories as they are, refreshed by REST or by REST-IS; or all nodes in one batch, without any",
+        choices=METHODS, group="method",
+    )  # fmt: skip
     frequency: int = _option(
-        1, "refreshes per step (REST), or pieces in which a batch's halo is refreshed (REST-IS)", least=1, group="method"
+        1, "REST: refreshes per step; REST-IS: pieces in which a batch's halo is refreshed", least=1, group="method"
     )
     refresh_batch: str = _option(
-        "same", "REST: clusters refreshed at a time: as many as in a batch, half of all, or all, exactly (eval mode)",
+        "same", "REST: clusters that one refresh renews: as many as a batch has, half of all, or all, by an exact pass",
         choices=("same", "half", "full"), group="method",
     )  # fmt: skip
     refresh_order: str = _option(
-        "uniform", "REST: clusters in random order, or those that have waited longest", choices=("uniform", "oldest"),
+        "uniform", "REST: clusters in random order, or first those that have waited longest", choices=("uniform", "oldest"),
         group="method",
     )  # fmt: skip
     refresh_mode: str = _option(
-        "train", "with dropout and batch statistics, or without", choices=("train", "eval"), group="method"
+        "train", "refresh with dropout and batch statistics, or without", choices=("train", "eval"), group="method"
     )
     input: str = _option(
-        "cached", "what a model makes of features alone, for neighbours: from a table, or computed anew with gradient",
+        "cached", "what a model makes of neighbours' features alone: from a table, or computed anew, with gradient",
         choices=("cached", "exact"), group="method",
     )  # fmt: skip
     eval_updates_history: bool = _option(False, "evaluation writes the tables, as PyGAS does", group="method")
-    history: str = _option("device", "where tables are", choices=("device", "pinned", "disk"), group="method")
-    dtype: str = _option("float32", "of tables", choices=("float32", "bfloat16", "float16"), group="method")
+    history: str = _option("device", "where the tables are", choices=("device", "pinned", "disk"), group="method")
+    dtype: str = _option("float32", "number format of tables", choices=("float32", "bfloat16", "float16"), group="method")
 
     epochs: int = _option(100, "passes over all clusters", least=1, group="training")
     max_steps: int = _option(0, "steps in an epoch at the most; 0: as many as there are batches", least=0, group="training")
     lr: float = _option(0.01, "learning rate of Adam", least=0, group="training")
-    reg_weight_decay: float = _option(0.0, "of hidden layers", least=0, group="training")
+    reg_weight_decay: float = _option(0.0, "weight decay of hidden layers", least=0, group="training")
     nonreg_weight_decay: float = _option(
-        0.0, "of the rest: the last layer, or linear layers around aggregates", least=0, group="training"
+        0.0, "weight decay of the rest: the last layer, or linear layers around aggregates", least=0, group="training"
     )
-    clip: float = _option(0.0, "largest norm of the gradient; 0: any", least=0, group="training")
+    clip: float = _option(0.0, "largest norm of the gradient; 0: no limit", least=0, group="training")
     accumulate: int = _option(1, "batches whose gradients are added up for one step", least=1, group="training")
-    edge_dropout: float = _option(0.0, "of edges, in the training forward", least=0, most=1, group="training")
+    edge_dropout: float = _option(0.0, "share of edges that are left out in training", least=0, most=1, group="training")
     amp: bool = _option(False, "bfloat16 arithmetic where that is safe (on a GPU)", group="training")
-    seed: int = _option(0, "of weights, batches and dropout", least=0, group="training")
+    seed: int = _option(0, "of weights, batches and dropout", least=0, most=2**63 - 1, group="training")
     runs: int = _option(
-        1, "runs from seed, seed + 1, …: mean and standard deviation are reported", least=1, group="training"
+        1, "how many runs, from seed, seed + 1, …: mean and standard deviation are reported", least=1, group="training"
     )
     device: str = _option("auto", "auto takes a GPU where there is one", choices=("auto", "cpu", "cuda"), group="training")
 
     eval_every: int = _option(1, "epochs between two exact evaluations", least=1, group="results")
     error_every: int = _option(
-        0, "epochs between two measurements of the approximation error; 0: never", least=0, group="results"
+        0, "epochs between two measurements of how far histories are from the truth; 0: never", least=0, group="results"
     )
     run_dir: str = _option("", "folder of the run's results; default: a new one in runs/", group="results")
     checkpoint_every: int = _option(1, "epochs between two checkpoints", least=1, group="results")
-    save_history: bool = _option(False, "keep tables in checkpoints: a resumed run is the same run", group="results")
-    profile: bool = _option(False, "write a trace of a few steps for torch's profiler", group="results")
+    save_history: bool = _option(False, "keep tables in checkpoints, so that a resumed run is the same run", group="results")
+    profile: bool = _option(False, "write trace.json of the first epoch, for Perfetto or chrome://tracing", group="results")
 
     def __post_init__(self) -> None:
         for f in fields(self):
@@ -113,15 +120,19 @@ class Config:
         if not self.dataset:
             raise ValueError("dataset is missing; name one with --dataset, such as --dataset products")
         if self.per_batch > self.parts:
-            raise ValueError(f"per_batch is {self.per_batch}; there are {self.parts} clusters, so 1 to {self.parts} fit")
-        if self.refresh_batch == "full" and self.frequency > 1:
+            raise ValueError(
+                f"per_batch is {self.per_batch}, and there are {self.parts} clusters; give --per-batch 1 to "
+                f"{self.parts}, or more --parts"
+            )
+        if self.rest == "rest" and self.refresh_batch == "full" and self.frequency > 1:
             raise ValueError(
                 f"frequency is {self.frequency} with refresh_batch full: one pass makes every row fresh, and the weights do "
                 "not move before the next; give --frequency 1"
             )
         if self.model == "gcn" and self.input == "exact" and not self.linear:
             raise ValueError(
-                "input exact: a GCN without linear layers reads features first, and is exact anyway; leave it out"
+                "input is exact, but a GCN without --linear aggregates features first, and is exact anyway; "
+                "give --input cached"
             )
 
     @property
@@ -146,7 +157,7 @@ class Config:
         known = [f.name for f in fields(cls)]
         for name in settings:
             if name not in known:
-                raise ValueError(f"{where}: {name!r} is not a setting: {nearest(name, known)}")
+                raise ValueError(f"{where}: {name!r} is not a setting: {nearest(str(name), known)}")
         return cls(**({"dataset": ""} | dict(settings)))
 
     def changed(self, **settings: Any) -> "Config":
@@ -157,26 +168,27 @@ class Config:
         return yaml.safe_dump(asdict(self), sort_keys=False)
 
 
+def _kind(f: "Field[Any]") -> Any:
+    return {kind.__name__: kind for kind in KINDS}[getattr(f.type, "__name__", str(f.type))]
+
+
 def _checked(f: "Field[Any]", value: Any) -> Any:
     """The value in the type of its field, or an error that names it and what fits."""
-    kind = {"int": int, "float": float, "bool": bool, "str": str}[getattr(f.type, "__name__", str(f.type))]
-    m = f.metadata
-    if kind is float and isinstance(value, str):  # YAML reads 5e-4 as a string
+    kind, m = _kind(f), f.metadata
+    if kind in (int, float) and isinstance(value, str):  # from the command line; and YAML reads 5e-4 as text
         with suppress(ValueError):
-            value = float(value)
+            value = kind(value)
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         value = float(value)
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise ValueError(
-            f"{f.name} is {value!r}; it must be {'true or false' if kind is bool else f'of type {kind.__name__}'}"
-        )
+        raise ValueError(f"{f.name} is {value!r}; it must be {KINDS[kind][0]}")
     if m["choices"] and value not in m["choices"]:
         raise ValueError(f"{f.name} is {value!r}: {nearest(str(value), m['choices'])}")
-    if kind in (int, float):
-        if not value == value or (m["least"] is not None and value < m["least"]):
-            raise ValueError(f"{f.name} is {value}; it must be at least {m['least']}")
-        if m["most"] is not None and value > m["most"]:
-            raise ValueError(f"{f.name} is {value}; it must be at most {m['most']}")
+    if kind is float and not math.isfinite(value):
+        raise ValueError(f"{f.name} is {value}; it must be a finite number")
+    least, most = m["least"], m["most"]
+    if least is not None and (value < least or (most is not None and value > most)):
+        raise ValueError(f"{f.name} is {value}; it must be {f'at least {least}' if most is None else f'{least} to {most}'}")
     return value
 
 
@@ -190,11 +202,11 @@ def read_recipe(name: str) -> dict[str, Any]:
     try:
         settings = yaml.safe_load(path.read_text())
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is not YAML: {error}") from None
+        raise ValueError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
     if settings is None:
         return {}
     if not isinstance(settings, dict):
-        raise ValueError(f"{path} holds {type(settings).__name__}; a recipe is a list of settings, each 'name: value'")
+        raise ValueError(f"{path} holds {type(settings).__name__}; a recipe has lines of the form 'name: value'")
     return settings
 
 
@@ -212,22 +224,36 @@ def recipe_for(dataset: str, model: str) -> str | None:
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """A flag for every setting, ``--per-batch`` for ``per_batch``. What is not given is not in the result."""
-    groups: dict[str, Any] = {}
+    """A flag for every setting, ``--per-batch`` for ``per_batch``. What is not given is not in the result, and what is given
+    is text: :class:`Config` knows what fits."""
+    groups = {
+        title: parser.add_argument_group(title) for title in dict.fromkeys(f.metadata["group"] for f in fields(Config))
+    }
     for f in fields(Config):
-        m = f.metadata
-        title = m["group"]
-        group = groups.setdefault(title, parser.add_argument_group(title)) if title else parser
-        name, text = (
-            f"--{f.name.replace('_', '-')}",
-            m["help"] + ("" if f.default in (MISSING, "") else f" (default: {f.default})"),
-        )
+        m, kind = f.metadata, _kind(f)
+        default: Any = ("on" if f.default else "off") if kind is bool else f.default
+        text = m["help"] + ("" if default in (MISSING, "") else f" (default: {default})")
         common: dict[str, Any] = dict(dest=f.name, default=argparse.SUPPRESS, help=text)
-        if isinstance(f.default, bool):
-            group.add_argument(name, action=argparse.BooleanOptionalAction, **common)
+        group = groups[m["group"]]
+        if kind is bool:
+            group.add_argument(flag(f.name), action=argparse.BooleanOptionalAction, **common)
         else:
-            kind = str if f.default is MISSING else type(f.default)
-            group.add_argument(name, type=kind, metavar="|".join(m["choices"]) or kind.__name__.upper(), **common)
+            group.add_argument(flag(f.name), metavar="|".join(m["choices"]) or KINDS[kind][1], **common)
+
+
+def flag(name: str) -> str:
+    """``--per-batch`` for ``per_batch``."""
+    return f"--{name.replace('_', '-')}"
+
+
+def parse_flags(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> dict[str, Any]:
+    """What a command line asks for. A flag that is not known ends the program with the nearest one."""
+    options, rest = parser.parse_known_args(arguments)
+    if rest:
+        name, known = rest[0].partition("=")[0], [o for o in parser._option_string_actions if o.startswith("--")]
+        why = f"is not a flag: {nearest(name, known)}" if name.startswith("-") else "comes after no flag; --help lists them"
+        parser.exit(2, f"{name} {why}\n")
+    return vars(options)
 
 
 def from_flags(flags: Mapping[str, Any]) -> tuple[Config, str | None]:

@@ -1,6 +1,7 @@
 """What a person sees of a run: a bar on a terminal, lines everywhere."""
 
 import resource
+import shutil
 import sys
 from typing import Any
 
@@ -12,6 +13,12 @@ from .progress import Progress
 
 BAR = 16  # characters
 LINES = 50  # printed per run, about: not one for each of a thousand epochs
+HEADER_EVERY = 40  # lines
+COLUMNS = {  # and how wide they are
+    "epoch": 6, "loss": 8, "train": 7, "val": 7, "test": 7, "best val": 8, "→ test": 7, "age": 6, "s/step": 7,
+    "data/refresh/train": 18, "eval": 7, "memory": 9,
+}  # fmt: skip
+LEFT_OUT = ("data/refresh/train", "eval", "train", "→ test", "memory", "s/step", "age")  # in this order, until the rest fits
 
 
 def peak_memory(device: torch.device) -> int:
@@ -22,7 +29,7 @@ def peak_memory(device: torch.device) -> int:
 
 
 def percent(value: float | None) -> str:
-    return "      -" if value is None else f"{100 * value:5.2f} %"
+    return "-" if value is None else f"{100 * value:.2f} %"
 
 
 class Display:
@@ -32,25 +39,26 @@ class Display:
         config: the run's. shown: the line on the terminal.
     """
 
-    HEADER = (
-        f"{'epoch':>6} {'loss':>8} {'train':>7} {'val':>7} {'test':>7} {'best val':>8} {'→ test':>7} {'age':>6} "
-        f"{'s/step':>7}  data/refresh/train {'eval':>7} {'memory':>9}"
-    )
-
     def __init__(self, config: Config, shown: Progress) -> None:
         self.config, self.shown = config, shown
         self.last: dict[str, Any] = {}
         self.every = max(1, config.epochs // LINES)
         self._lines = 0
+        self._columns = list(COLUMNS)
 
     def batch(self, epoch: int, number: int, count: int, loss: float | None) -> None:
-        """After every batch: the bar."""
-        done = ((epoch - 1) + number / count) / self.config.epochs
-        filled = round(BAR * done)
-        parts = [
-            f"epoch {epoch} of {self.config.epochs} [{'#' * filled}{'.' * (BAR - filled)}]",
-            f"batch {number} of {count}",
-        ]
+        """After every batch: the bar. A narrow terminal has no room for shares of time, or not even for the bar."""
+        room = shutil.get_terminal_size().columns - len(f"{self.shown.what}:   12345 s ")
+        for bar, shares in ((True, True), (True, False), (False, False)):
+            text = self._batch(epoch, number, count, loss, bar, shares)
+            if len(text) <= room:
+                break
+        self.shown.say(text)
+
+    def _batch(self, epoch: int, number: int, count: int, loss: float | None, bar: bool, shares: bool) -> str:
+        filled = round(BAR * ((epoch - 1) + number / count) / self.config.epochs)
+        drawn = f" [{'#' * filled}{'.' * (BAR - filled)}]" if bar else ""
+        parts = [f"epoch {epoch}/{self.config.epochs}{drawn}", f"batch {number}/{count}"]
         if loss is not None:
             parts.append(f"loss {loss:.4f}")
         if "val" in self.last:
@@ -58,9 +66,9 @@ class Display:
         if "age" in self.last:
             parts.append(f"age {self.last['age']:.1f}")
         if "time" in self.last:
-            parts.append(f"{self.per_step(self.last):.3f} s/step ({self.split(self.last)})")
-            parts.append(readable(self.last["memory"]))
-        self.shown.say(", ".join(parts))
+            split = f" (data/refresh/train {self.split(self.last)})" if shares else ""
+            parts += [f"{self.per_step(self.last):.3f} s/step{split}", readable(self.last["memory"])]
+        return ", ".join(parts)
 
     @staticmethod
     def per_step(record: dict[str, Any]) -> float:
@@ -80,13 +88,34 @@ class Display:
         number = record["epoch"]
         if not (number == 1 or number % self.every == 0 or number == self.config.epochs):
             return
-        if self._lines % 40 == 0:
-            self.shown.print(self.HEADER)
+        if self._lines % HEADER_EVERY == 0:
+            self._columns = _fitting()
+            self.shown.print(self._line({name: name for name in COLUMNS}))
         self._lines += 1
-        age = f"{record['age']:6.1f}" if "age" in record else "     -"
         self.shown.print(
-            f"{number:6} {record['loss']:8.4f} {percent(record.get('train'))} {percent(record.get('val'))} "
-            f"{percent(record.get('test'))} {percent(best.get('val')):>8} {percent(best.get('test'))} {age} "
-            f"{self.per_step(record):7.3f} {self.split(record):>19} {record['time']['evaluation']:5.2f} s "
-            f"{readable(record['memory']):>9}"
-        )
+            self._line({
+                "epoch": str(number),
+                "loss": f"{record['loss']:.4f}",
+                **{part: percent(record.get(part)) for part in ("train", "val", "test")},
+                "best val": percent(best.get("val")),
+                "→ test": percent(best.get("test")),
+                "age": f"{record['age']:.1f}" if "age" in record else "-",
+                "s/step": f"{self.per_step(record):.3f}",
+                "data/refresh/train": self.split(record),
+                "eval": f"{record['time']['evaluation']:.2f} s",
+                "memory": readable(record["memory"]),
+            })
+        )  # fmt: skip
+
+    def _line(self, cells: dict[str, str]) -> str:
+        return " ".join(f"{cells[name]:>{COLUMNS[name]}}" for name in self._columns)
+
+
+def _fitting() -> list[str]:
+    """The columns that a line has room for: all of them in a file."""
+    names = list(COLUMNS)
+    wide = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
+    for name in LEFT_OUT:
+        if sum(COLUMNS[n] + 1 for n in names) > wide:
+            names.remove(name)
+    return names

@@ -41,14 +41,17 @@ def load_for(config: Config, normalise: Normalisation = "gcn") -> Loaded:
     ValueError if it cannot be trained on.
     """
     graph = load(config.dataset, config.root, split=config.split)
-    _refuse_untrainable(graph)
+    _refuse_untrainable(config.dataset, graph)
     parts = min(config.parts, graph.num_nodes)
     clusters = partition(graph, parts, method=config.partition, root=config.root)  # type: ignore[arg-type]
     about = f"{graph}\n{clusters.describe()}"
     # Each form of the graph is let go of as soon as there is the next.
     graph = clusters.apply(graph)
     fingerprint = graph.fingerprint
-    adj = graph.adjacency(normalise).to(config.device)
+    adj = graph.adjacency(normalise)
+    if config.edge_dropout > 0:
+        adj = with_named_edges(adj)
+    adj = adj.to(config.device)
     x = graph.x.dense() if isinstance(graph.x, SparseRows) else graph.x
     assert x is not None
     x = x.to(config.device)
@@ -58,18 +61,26 @@ def load_for(config: Config, normalise: Normalisation = "gcn") -> Loaded:
     return Loaded(graph, adj, x, clusters.ptr, clusters.order, fingerprint, about)
 
 
-def _refuse_untrainable(graph: Graph) -> None:
-    missing = [
-        what
-        for what, there in (
-            ("features", graph.x is not None),
-            ("labels", graph.y is not None),
-            ("a train_mask", graph.train_mask is not None),
-            ("a val_mask", graph.val_mask is not None),
-        )
-        if not there
-    ]
+def with_named_edges(adj: Adjacency) -> Adjacency:
+    """For dropout of edges: with a reverse that knows which edge is the mirror of which. 8 to 16 bytes per edge."""
+    known = adj.reverse is not None and adj.reverse.edge_id is not None
+    return adj if known else replace(adj, reverse=None).with_reverse()
+
+
+def refuse_without(name: str, **there: bool) -> None:
+    """ValueError if something that training needs is not there."""
+    missing = [what for what, is_there in there.items() if not is_there]
     if missing:
-        raise ValueError(f"{graph.name} has no {', no '.join(missing)}; training needs features, labels and a split")
-    if not bool(graph.train_mask.any()):  # type: ignore[union-attr]
-        raise ValueError(f"train_mask of {graph.name} holds no node; there is nothing to learn from")
+        raise ValueError(
+            f"{name} has no {' and no '.join(missing)}; training needs features, labels, train_mask and val_mask"
+        )
+
+
+def _refuse_untrainable(name: str, graph: Graph) -> None:
+    refuse_without(
+        name, features=graph.num_features > 0, labels=bool(graph.num_classes),
+        train_mask=graph.train_mask is not None, val_mask=graph.val_mask is not None,
+    )  # fmt: skip
+    for mask, why in (("train_mask", "there is nothing to learn from"), ("val_mask", "no epoch would be the best one")):
+        if not bool(getattr(graph, mask).any()):
+            raise ValueError(f"{mask} of {name} holds no node: {why}; mark some in it")

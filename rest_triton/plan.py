@@ -10,6 +10,7 @@ counted. Only the size of a batch's halo is a guess, for it depends on the edges
 import argparse
 import re
 import shutil
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations, product
@@ -19,9 +20,9 @@ from typing import Any, Literal, get_args
 import torch
 
 from . import metis_worker
-from .config import Config, add_flags, from_flags
+from .config import Config, add_flags, flag, from_flags, parse_flags
 from .machine import available_memory, device_of, readable
-from .rehearsal import DTYPES, HEAP_HOLES, Tier, batch_rows, halo_rows, near, rehearse
+from .rehearsal import DTYPES, HEAP_HOLES, Tier, batch_rows, halo_rows, near, pinned_bytes, refreshed_rows, rehearse
 from .sizes import AS_PUBLISHED, Sizes, sizes_of
 
 When = Literal["held", "exact", "step", "prepare", "before"]
@@ -48,7 +49,7 @@ class Item:
 
 HEADINGS: dict[When, str] = {
     "held": "for the whole run",
-    "exact": "and while all nodes are computed at once: the first fill, and evaluation",
+    "exact": "and in an exact pass over all nodes: the first fill, and evaluation",
     "step": "or while a batch is trained on",
     "prepare": "before all this, while nodes are put in the order of their clusters",
     "before": "not counted, a process of its own",
@@ -81,13 +82,20 @@ class Plan:
     def __str__(self) -> str:
         z, s = self.sizes, self.settings
         rows = batch_rows(s, z)
+        tables, batches = "no tables", "all nodes in one batch"
+        if s.base != "full":
+            tables, batches = (
+                f"{s.dtype} tables, {s.history}",
+                (
+                    f"batches of {s.per_batch} of {s.parts} clusters: {rows:,} nodes, with perhaps "
+                    f"{halo_rows(z.nodes, z.edges, rows):,} around them (that depends on the edges)"
+                ),
+            )
         lines = [
             f"{z.name}: {z.nodes:,} nodes, {z.edges:,} edges ({'directed' if z.directed else 'undirected'}), "
             f"{z.features} features, {z.classes} classes" + (f" ({z.note})" if z.note else ""),
-            f"{s.model}, {s.num_layers} layers of {s.hidden_channels}; {s.dtype} tables, {s.history}; {s.method}; "
-            f"on {s.device}",
-            f"batches of {s.per_batch} of {s.parts} clusters: {rows:,} nodes, with perhaps "
-            f"{halo_rows(z.nodes, z.edges, rows):,} around them (that depends on the edges)",
+            f"{s.model}, {s.num_layers} layers of {s.hidden_channels}; {tables}; {s.method}; on {s.device}",
+            batches,
         ]
         wide = max(len(item.name) for item in self.items)
         for when, heading in HEADINGS.items():
@@ -117,12 +125,18 @@ def plan(sizes: Sizes, settings: Config, limits: Limits | None = None) -> Plan:
     for what in ("nodes", "features", "classes"):
         if getattr(sizes, what) < 1:
             raise ValueError(f"{sizes.name} has {getattr(sizes, what)} {what}; a model needs at least one")
+    settings = _settled(settings)
     items = tuple(item for item in (*_held(sizes, settings), *_passing(sizes, settings)) if item.nbytes > 0)
     made = Plan(sizes, settings, items, {} if limits is None else limits)
     metis = metis_worker.peak_bytes(sizes.nodes, sizes.edges, metis_worker.index_dtype().itemsize)
-    if metis <= made.total("host"):
+    if settings.partition != "metis" or metis <= made.total("host"):
         return made
     return replace(made, items=(*items, Item("METIS", "host", metis, "at the most; streaming needs far less", "before")))
+
+
+def _settled(settings: Config) -> Config:
+    """With the device that ``auto`` is here; one that is named need not exist."""
+    return settings.changed(device=device_of(settings.device, must_exist=False))
 
 
 def _edge_bytes(z: Sizes) -> int:
@@ -133,10 +147,15 @@ def _csr(z: Sizes, edges: int) -> int:
     return 8 * (z.nodes + 1) + _edge_bytes(z) * edges
 
 
-def _reverse(z: Sizes) -> int:
+def _reversed(z: Sizes, s: Config) -> bool:
+    """Whether there is a reverse of its own: also edges that are dropped need to know which is the mirror of which."""
+    return z.directed or s.edge_dropout > 0.0
+
+
+def _reverse(z: Sizes, s: Config) -> int:
     """Of the edges with self-loops: turned round, and each with the name of the original."""
     edges = z.edges + z.nodes
-    return _csr(z, edges) + (4 if edges < 2**31 else 8) * edges if z.directed else 0
+    return _csr(z, edges) + (4 if edges < 2**31 else 8) * edges if _reversed(z, s) else 0
 
 
 def _features(z: Sizes) -> int:
@@ -159,8 +178,8 @@ def _held(z: Sizes, s: Config) -> Iterator[Item]:
     yield Item("process", "host", PROCESS, "Python, torch and compiled kernels: measured")
     if here == "GPU":
         yield Item("CUDA context", here, CUDA_CONTEXT, "assumed; differs with GPU and driver")
-    graph = _csr(z, z.edges + n) + 4 * n + _reverse(z)
-    yield Item("graph", here, graph, "CSR with self-loops, scales" + (", reverse with edge names" * z.directed))
+    graph = _csr(z, z.edges + n) + 4 * n + _reverse(z, s)
+    yield Item("graph", here, graph, "CSR with self-loops, scales" + (", reverse with edge names" * _reversed(z, s)))
     dense = "" if z.feature_nnz is None else ", made dense"
     yield Item("features", here, _features(z), f"[{n:,}, {z.features}], {8 * z.feature_bytes} bits{dense}")
     yield Item("aggregated features", here, took.aggregated, "the first layer's, computed once, float32")
@@ -169,11 +188,15 @@ def _held(z: Sizes, s: Config) -> Iterator[Item]:
     sizes = [n * width * DTYPES[s.dtype].itemsize for width in took.widths]
     widths = f"{len(sizes)} of widths {', '.join(map(str, sorted(set(took.widths))))}, {s.dtype}"
     if s.history == "pinned" and here == "GPU":
-        sizes = [1 << (size - 1).bit_length() for size in sizes]
+        sizes = [pinned_bytes(size) for size in sizes]
         widths += "; torch rounds pinned memory up to a power of two"
     yield Item("history tables", tables, sum(sizes), widths)
     stamps: Tier = "disk" if s.history == "disk" else here
     yield Item("stamps", stamps, 4 * n * len(sizes), "int32 per row of a table")
+    iterators = 1 + (refreshed_rows(s, z) > 0)
+    yield Item(
+        "ids of batches", here, iterators * 8 * n, f"int64, until an epoch ends{', and of refreshes' * (iterators - 1)}"
+    )
     yield Item("position maps", here, took.maps, f"{round(took.maps / (4 * n))} of int32 per node")
     yield Item("staging buffers", here, took.staging, "rows of guessed halos, a quarter more")
     yield Item("weights", here, 16 * took.parameters, f"{took.parameters:,}, their gradients, Adam's two moments")
@@ -188,32 +211,30 @@ def _passing(z: Sizes, s: Config) -> Iterator[Item]:
     took = rehearse(z, s)
     n = z.nodes
     waiting = s.history == "disk" and s.device == "cuda"
-    yield Item(
-        "exact pass",
-        near(s),
-        took.exact,
-        f"up to {took.exact / max(1, 4 * n * s.hidden_channels):.1f} x [N, hidden]",
-        "exact",
-    )
+    ratio = f"up to {took.exact / max(1, 4 * n * s.hidden_channels):.1f} x [N, hidden]"
+    yield Item("exact pass", near(s), took.exact, "pieces of layers, staged" if took.scratch else ratio, "exact")
     far: Tier = "disk" if s.history == "disk" else "host"
-    yield Item("scratch tables", far, took.scratch, "of layers, two in turn, float32", "exact")
+    yield Item("scratch tables", far, took.scratch, "layers in turn, float32", "exact")
+    if near(s) == "GPU":
+        yield Item("results", "host", 4 * n * z.classes, "of all nodes: they are scored on the host", "exact")
     yield Item("rows to be written", "host", took.exact_sent * waiting, "copies that wait for the disk", "exact")
     yield Item("activations", near(s), took.step, "of a batch: what autograd keeps, and gradients", "step")
     yield Item("rows to be written", "host", took.step_sent * waiting, "copies that wait for the disk", "step")
     ordered = _stored(z) + 12 * n + (0 if z.feature_nnz is None else _features(z))
-    adjacency = _csr(z, z.edges + n) + 4 * n + 3 * _reverse(z) // 2
+    adjacency = _csr(z, z.edges + n) + 4 * n + 3 * _reverse(z, s) // 2
     yield Item("process", "host", PROCESS, "as above", "prepare")
     yield Item("graph in new order", "host", ordered, "edges, features, labels; the old one is mapped", "prepare")
     yield Item(
-        "adjacency", "host", adjacency, "made from it" + (", with the scratch of its reverse" * z.directed), "prepare"
+        "adjacency", "host", adjacency, "made from it" + (", with the scratch of its reverse" * _reversed(z, s)), "prepare"
     )
 
 
-def limits_here(settings: Config, root: Path | str = "data") -> dict[Tier, int]:
-    """What this machine has: free memory of host and GPU, room on the disk of ``root``."""
-    existing = next(path for path in (Path(root).absolute(), *Path(root).absolute().parents) if path.exists())
+def limits_here(settings: Config, root: Path | str | None = None) -> dict[Tier, int]:
+    """What this machine has: free memory of host and GPU, room on the disk of ``root``; default: of the settings' root."""
+    folder = Path(settings.root if root is None else root).absolute()
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
     limits: dict[Tier, int] = {"host": available_memory(), "disk": shutil.disk_usage(existing).free}
-    if settings.device == "cuda" and torch.cuda.is_available():
+    if _settled(settings).device == "cuda" and torch.cuda.is_available():
         limits["GPU"] = torch.cuda.mem_get_info()[0]
     return limits
 
@@ -246,7 +267,7 @@ def smallest_change(sizes: Sizes, settings: Config, limits: Limits) -> str | Non
     pairs = ({**a, **b} for one, two in combinations(kinds, 2) for a, b in product(one, two) if not a.keys() & b.keys())
     for change in (*(change for kind in kinds for change in kind), *pairs):
         if not plan(sizes, replace(settings, **change), limits).too_large:
-            return " ".join(f"--{name.replace('_', '-')} {value}" for name, value in change.items())
+            return " ".join(f"{flag(name)} {value}" for name, value in change.items())
     return None
 
 
@@ -284,20 +305,22 @@ def bytes_of(text: str) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
-        prog="python -m rest_triton.plan",
+        prog="python -m rest_triton.plan", usage="%(prog)s --dataset NAME [flags]", allow_abbrev=False,
         description="Print the memory that a run of rest_triton.train with the same flags would take. Nothing is loaded.",
-    )
-    parser.add_argument("--recipe", help="as for rest_triton.train")
+    )  # fmt: skip
+    parser.add_argument("--recipe", metavar="NAME", help="as for rest_triton.train")
     parser.add_argument(
-        "--gpu-memory", type=bytes_of, help="such as 40GiB; default: what is free on the GPU, if there is one"
+        "--gpu-memory",
+        metavar="SIZE",
+        type=bytes_of,
+        help="such as 40GiB; default: what is free on the GPU, if there is one",
     )
     add_flags(parser)
-    options = vars(parser.parse_args(arguments))
+    options = parse_flags(parser, sys.argv[1:] if arguments is None else arguments)
     gpu_memory = options.pop("gpu_memory")
     try:
         settings, _ = from_flags(options)
-        settings = settings.changed(device=device_of(settings.device, must_exist=False))
-        limits = limits_here(settings, settings.root) | ({} if gpu_memory is None else {"GPU": gpu_memory})
+        limits = limits_here(settings) | ({} if gpu_memory is None else {"GPU": gpu_memory})
         made = plan(sizes_of(settings.dataset, settings.root), settings, limits)
     except (ValueError, OSError) as error:
         # Expected ones say what to do; a traceback would hide it.

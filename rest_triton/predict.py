@@ -2,14 +2,14 @@
 
     python -m rest_triton.predict --run runs/products-gcn-gas+rest-1 --out predictions.npz --embeddings
 
-The file has, in the order of the data set's nodes: ``probabilities`` float32 [N, C] (of each class; of each label by itself where
-a node can have several), ``prediction`` int64[N] (or bool [N, C]), and with --embeddings ``embeddings`` float32 [N, D], what the
-last layer reads.
+The file has, in the order of the data set's nodes:
+
+    probabilities   float32 [N, C]: of each class, or of each label by itself where a node can have several
+    prediction      int64[N], or bool [N, C] where a node can have several
+    embeddings      float32 [N, D], with --embeddings: what the last layer reads
 """
 
 import argparse
-import io
-import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn import Module
 
 from .checkpoint import read
-from .config import Config
+from .config import MODELS, Config
 from .loading import load_for
 from .machine import device_of
 from .malloc import keep_freed_memory
@@ -37,6 +37,10 @@ def predict(
     Args:
         checkpoint: of the model. config: of its run, with its device settled. model: see :class:`Trainer`.
     """
+    if model is None and config.model not in MODELS:
+        raise ValueError(
+            f"model is {config.model!r}, one of somebody's own; predict with its class: rest_triton.predict.main(model=…)"
+        )
     config = config.changed(history="device", method="full")  # no tables of a run: inference has its own
     loaded = load_for(config, getattr(model, "normalise", "gcn"))
     state, _ = read(checkpoint, None, loaded.fingerprint)
@@ -61,41 +65,54 @@ def predict(
 
 
 def write_npz(path: Path, arrays: dict[str, Tensor]) -> None:
-    """As numpy.savez does, but all of the file or none of it, and without compression, so that numpy can map it."""
+    """As numpy.savez does, but all of the file or none of it, under exactly this name."""
     scratch = path.with_name(f"{path.name}.partial")
     try:
-        with zipfile.ZipFile(scratch, "w", zipfile.ZIP_STORED, allowZip64=True) as file:
-            for name, tensor in arrays.items():
-                header = io.BytesIO()
-                array = np.ascontiguousarray(tensor.numpy())
-                np.lib.format.write_array_header_1_0(header, np.lib.format.header_data_from_array_1_0(array))
-                with file.open(f"{name}.npy", "w", force_zip64=True) as member:
-                    member.write(header.getvalue())
-                    for begin in range(0, len(array), 1 << 16):
-                        member.write(memoryview(array[begin : begin + (1 << 16)]).cast("B"))
+        with open(scratch, "wb") as file:
+            plain: dict[str, Any] = {name: tensor.numpy() for name, tensor in arrays.items()}
+            np.savez(file, **plain)
         scratch.replace(path)
     finally:
         scratch.unlink(missing_ok=True)
+
+
+def _check(folder: Path, checkpoint: Path, out: Path) -> None:
+    """Refuse what can be refused before anything is loaded."""
+    if not (folder / "config.yaml").is_file():
+        raise ValueError(
+            f"{folder} is not the folder of a run: it has no config.yaml; name one, such as --run runs/products-gcn-gas-1"
+        )
+    if not checkpoint.is_file():
+        seeds = sorted(folder.glob("seed-*"))
+        raise ValueError(
+            f"{folder} has runs of several seeds; name one, such as --run {seeds[0]}"
+            if seeds
+            else f"{checkpoint} does not exist; train until an epoch has been evaluated, or name another one"
+        )
+    if out.is_dir():
+        raise ValueError(f"{out} is a folder; name a file in it with --out, such as {out / 'predictions.npz'}")
+    if not out.absolute().parent.is_dir():
+        raise ValueError(f"{out.absolute().parent} is not a folder; make it, or name a file in another one with --out")
 
 
 def main(arguments: Sequence[str] | None = None, model: type[Module] | None = None) -> None:
     parser = argparse.ArgumentParser(
         prog="python -m rest_triton.predict", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--run", type=Path, required=True, help="the folder of a run, or one of its checkpoints")
-    parser.add_argument("--out", type=Path, required=True, help="the .npz to write")
-    parser.add_argument("--embeddings", action="store_true", help="also what the last layer reads")
+    parser.add_argument(
+        "--run", type=Path, required=True, metavar="FOLDER",
+        help="of a run: its best epoch predicts; or one of its checkpoints",
+    )  # fmt: skip
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="the .npz to write")
+    parser.add_argument("--embeddings", action="store_true", help="also write what the last layer reads")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="default: %(default)s")
-    parser.add_argument("--root", help="folder of prepared graphs; default: the run's")
+    parser.add_argument("--root", metavar="FOLDER", help="folder of prepared graphs; default: the run's")
     options = parser.parse_args(arguments)
     keep_freed_memory()
     try:
         checkpoint: Path = options.run if options.run.suffix == ".pt" else options.run / "checkpoints" / "best.pt"
         folder = checkpoint.parent.parent
-        if not (folder / "config.yaml").is_file():
-            raise ValueError(f"{folder} is not the folder of a run: it has no config.yaml")
-        if not options.out.absolute().parent.is_dir():
-            raise ValueError(f"{options.out.absolute().parent} is not a folder; make it before --out writes into it")
+        _check(folder, checkpoint, options.out)
         changes: dict[str, Any] = dict(device=device_of(options.device)) | (
             {} if options.root is None else dict(root=options.root)
         )

@@ -1,5 +1,6 @@
 """A trace of training for torch's profiler."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +15,7 @@ def profiled(path: Path, wanted: bool) -> Iterator[None]:
     if not wanted:
         yield
         return
+    os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # or it tells the terminal when it starts and stops
     activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if torch.cuda.is_available() else [])
     with profile(activities=activities, record_shapes=False) as trace:
         yield

@@ -3,13 +3,15 @@
 import math
 import weakref
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -51,6 +53,19 @@ def batch_rows(config: Config, sizes: Sizes) -> int:
     return sizes.nodes if config.base == "full" else -(-sizes.nodes * config.per_batch // config.parts)
 
 
+def refreshed_rows(config: Config, sizes: Sizes) -> int:
+    """Nodes in a batch that REST refreshes; none where it refreshes all of them by an exact pass."""
+    if config.rest != "rest" or config.refresh_batch == "full":
+        return 0
+    clusters = config.per_batch if config.refresh_batch == "same" else -(-config.parts // 2)
+    return -(-sizes.nodes * clusters // config.parts)
+
+
+def pinned_bytes(size: int) -> int:
+    """What torch takes for ``size`` bytes of pinned memory: the next power of two."""
+    return 1 << (size - 1).bit_length() if size else 0
+
+
 def halo_rows(nodes: int, edges: int, rows: int) -> int:
     """How many nodes outside are next to a batch of ``rows`` nodes: a guess, on the high side where METIS cuts few edges.
 
@@ -62,44 +77,62 @@ def halo_rows(nodes: int, edges: int, rows: int) -> int:
 class _Live(TorchDispatchMode):
     """Counts the bytes of tensors that are alive, pool by pool: memory that was freed in one is not used again in another.
 
-    Pools are the lanes on a GPU, where every stream has memory of its own, and small and large blocks on a CPU.
+    Pools are the lanes on a GPU, where every stream has memory of its own, and small and large blocks on a CPU. What is not
+    where the model computes has pools of its own: tables that are far away, and results on the host.
     """
 
-    HEAP, MAPPED = "heap", "mapped"
+    HEAP, MAPPED, FAR, RESULT = "heap", "mapped", "far", "result"
 
-    def __init__(self, lanes: Lanes, on_gpu: bool) -> None:
+    def __init__(self, lanes: Lanes, config: Config) -> None:
         super().__init__()
-        self.lanes, self.on_gpu = lanes, on_gpu
+        self.lanes, self.on_gpu = lanes, config.device == "cuda"
+        self.pinned = self.on_gpu and config.history == "pinned"
         self._known: dict[int, weakref.ref[Any]] = {}
         self._now: dict[str, int] = {}
+        self._is_far = False
         self.begin()
 
-    def begin(self) -> None:
-        """From here on count anew what comes on top."""
-        self._at_begin, self._most = dict(self._now), dict(self._now)
+    def begin(self, result: tuple[int, int] | None = None) -> None:
+        """From here on count anew what comes on top. result: the shape of what is put together on the host."""
+        self._at_begin, self._most, self._result = dict(self._now), dict(self._now), result
 
-    @property
-    def now(self) -> int:
-        return sum(self._now.values())
+    @contextmanager
+    def far(self, yes: bool = True) -> Iterator[None]:
+        """What is made in the block is far away."""
+        before, self._is_far = self._is_far, self._is_far or yes
+        try:
+            yield
+        finally:
+            self._is_far = before
 
-    def extra(self) -> tuple[int, int]:
-        """The most that was alive beyond what was there at ``begin``: (in the heap, elsewhere)."""
+    def extra(self) -> dict[str, int]:
+        """The most that was alive beyond what was there at ``begin``: ``heap``, ``far``, ``result``, and all others
+        together as ``mapped``."""
         extra = {pool: most - self._at_begin.get(pool, 0) for pool, most in self._most.items()}
-        heap = extra.pop(self.HEAP, 0)
-        return heap, sum(extra.values())
+        apart = {pool: extra.pop(pool, 0) for pool in (self.HEAP, self.FAR, self.RESULT)}
+        return apart | {self.MAPPED: sum(extra.values())}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         for tensor in tree_leaves(result):
             if isinstance(tensor, Tensor) and tensor.device == META:
-                self._born(tensor.untyped_storage())
+                self._born(tensor.untyped_storage(), tuple(tensor.shape))
         return result
 
-    def _born(self, storage: torch.UntypedStorage) -> None:
+    def _pool(self, size: int, shape: tuple[int, ...]) -> str:
+        if self._is_far:
+            return self.FAR
+        if shape == self._result:
+            return self.RESULT
+        return self.lanes.current if self.on_gpu else self.HEAP if size < HEAP_BLOCK else self.MAPPED
+
+    def _born(self, storage: torch.UntypedStorage, shape: tuple[int, ...]) -> None:
         key, size = storage._cdata, storage.nbytes()
         if key in self._known:
             return
-        pool = self.lanes.current if self.on_gpu else self.HEAP if size < HEAP_BLOCK else self.MAPPED
+        pool = self._pool(size, shape)
+        if pool == self.FAR and self.pinned:
+            size = pinned_bytes(size)
 
         def gone(_: Any) -> None:
             del self._known[key]
@@ -110,21 +143,48 @@ class _Live(TorchDispatchMode):
         self._most[pool] = max(self._most.get(pool, 0), self._now[pool])
 
 
-class _Tables(HistoryStore):
-    """Tables without memory. Rows that leave for far ones are held for as long as they may have to wait."""
+class _Waiting:
+    """Rows that leave for far tables, held for as long as they may have to wait."""
 
-    def __init__(self, nodes: int, widths: Sequence[int], config: Config, lanes: Lanes, dtype: torch.dtype) -> None:
-        self.config = config
-        waiting = InOrder.PENDING + 1 if config.history == "disk" else 1
-        self._sent: deque[int] = deque(maxlen=waiting)
+    def __init__(self, config: Config) -> None:
+        self.room = InOrder.PENDING + 1 if config.history == "disk" else 1
+        self._sizes: deque[int] = deque(maxlen=self.room)
         # From a GPU they wait for the disk as copies on the host.
-        self._kept: deque[Tensor] = deque(maxlen=1 if config.device == "cuda" else waiting)
-        self.most_sent = self.scratch = 0
-        super().__init__(nodes, widths, dtype=dtype, device=META, lanes=lanes)
+        self._rows: deque[Tensor] = deque(maxlen=1 if config.device == "cuda" else self.room)
+        self._most = 0
+
+    def send(self, rows: Tensor) -> None:
+        self._rows.append(rows)
+        self._sizes.append(rows.nbytes)
+        self._most = max(self._most, sum(self._sizes))
+
+    def arrived(self) -> int:
+        """Nothing is on its way any more; returns the most bytes that ever were since the last question."""
+        most, self._most = self._most, 0
+        self.finish()
+        return most
+
+    def finish(self) -> None:
+        self._rows.clear()
+        self._sizes.clear()
+
+
+class _Tables(HistoryStore):
+    """Tables without memory."""
+
+    def __init__(
+        self, nodes: int, widths: Sequence[int], config: Config, live: _Live, waiting: _Waiting, dtype: torch.dtype
+    ) -> None:
+        self.config, self.live, self.waiting = config, live, waiting
+        with live.far(config.history == "disk"):  # stamps, too
+            super().__init__(nodes, widths, dtype=dtype, device=META, lanes=live.lanes)
+
+    def _zeros(self, width: int) -> Tensor:
+        with self.live.far(not self.direct):
+            return super()._zeros(width)
 
     def like(self, widths: Sequence[int], dtype: torch.dtype, **_: Any) -> "HistoryStore":
-        self.scratch = max(self.scratch, sum(self.num_nodes * width * dtype.itemsize for width in widths))
-        return _Tables(self.num_nodes, widths, self.config, self.lanes, dtype)
+        return _Tables(self.num_nodes, widths, self.config, self.live, self.waiting, dtype)
 
     @property
     def direct(self) -> bool:
@@ -133,48 +193,62 @@ class _Tables(HistoryStore):
     def record(self, table: int, batch: Batch, h: Tensor, step: int, *, blend: float = 1.0) -> None:
         super().record(table, batch, h, step, blend=blend)
         if not self.direct:
-            self._kept.append(h.detach())
-            self._sent.append(h.nbytes)
-            self.most_sent = max(self.most_sent, sum(self._sent))
+            self.waiting.send(h.detach())
 
-    def arrived(self) -> int:
-        """Nothing is on its way any more; returns the most that was."""
-        most, self.most_sent = self.most_sent, 0
-        self._kept.clear()
-        self._sent.clear()
-        return most
+    def close(self) -> None:
+        super().close()
+        self.waiting.finish()
 
     @property
     def staging(self) -> int:
         return sum(buffer.rows.nbytes for buffer in self._buffers.values())
 
 
-def _guessed_halo(batch: Batch, adj: Adjacency) -> Tensor:
-    count = halo_rows(adj.num_nodes, adj.num_edges - adj.num_nodes, len(batch))
-    return torch.empty(count, dtype=torch.int64, device=META)
-
-
 class _GuessedBatch(Batch):
     def halo(self, adj: Adjacency) -> Tensor:
-        return _guessed_halo(self, adj)
+        if self.found is not None:
+            return self.found
+        count = halo_rows(adj.num_nodes, adj.num_edges - adj.num_nodes, len(self))
+        return torch.empty(count, dtype=torch.int64, device=META)
+
+
+class _Pieces(list[Batch]):
+    """A few and the last one: the others take no more, but for their ids, which all of them keep until the pass is over.
+
+    Args:
+        waiting: for how many of them rows may be on their way to far tables.
+    """
+
+    def __init__(self, nodes: int, size: int, waiting: int) -> None:
+        begins = range(0, nodes, size)
+        few = min(waiting + 1, len(begins) - 1)
+        run = (*begins[:few], begins[-1])
+        super().__init__(_GuessedBatch(nodes, ranges=((a, min(a + size, nodes)),), device=META) for a in run)
+        others, block = size * len(begins[few:-1]), HEAP_BLOCK // 16  # small blocks, as each piece's are, but not thousands
+        self.others = [torch.empty(min(block, others - a), dtype=torch.int64, device=META) for a in range(0, others, block)]
+
+
+class _Autocast(TorchFunctionMode):
+    """torch's autocast, which tensors without memory do not have: products are of bfloat16."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in (torch.nn.functional.linear, torch.addmm, torch.mm):
+            args = tuple(a.bfloat16() if isinstance(a, Tensor) else a for a in args)
+        return func(*args, **(kwargs or {}))
 
 
 class _GuessingEngine(Engine):
     """Also the halos of batches that it makes itself are guessed."""
 
-    def _halo(self, batch: Batch) -> Tensor | None:
-        return None if self.store.direct else _guessed_halo(batch, self.scene.adj)
+    def _autocast(self) -> AbstractContextManager[Any]:
+        return _Autocast() if self.amp else nullcontext()
 
     def _of_nodes(self, nodes: Tensor) -> Batch:
         return _GuessedBatch(self.store.num_nodes, nodes=nodes, device=META)
 
     def pieces(self) -> list[Batch]:
-        """The first three: the others take no more."""
-        n, size = self.store.num_nodes, PIECE[self.on]
-        bounds = [(a, min(a + size, n)) for a in range(0, min(n, 3 * size), size)]
-        return [_GuessedBatch(n, ranges=(bound,), device=META) for bound in bounds]
-
-    on = "cpu"
+        assert isinstance(self.store, _Tables)
+        return _Pieces(self.store.num_nodes, PIECE[self.store.config.device], self.store.waiting.room)
 
 
 @dataclass(frozen=True)
@@ -198,50 +272,71 @@ class Rehearsal:
 
 @lru_cache(maxsize=256)
 def rehearse(sizes: Sizes, config: Config) -> Rehearsal:
-    """A first fill, an exact pass and two steps of the engine, on tensors that have shapes but no memory."""
+    """Exact passes and steps of the engine, more than one of each, on tensors that have shapes but no memory: what stays
+    (maps, buffers, ids of batches, the optimizer's state) is made in the first; what comes on top is counted in the last.
+
+    Args:
+        config: with a device that is ``cpu`` or ``cuda``.
+    """
 
     def empty(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         return torch.empty(shape, dtype=dtype, device=META)
 
-    n, rows, lanes, exact_input = sizes.nodes, batch_rows(config, sizes), InOrder(), config.input == "exact"
-    with debug(False), use_backend("kernel"), _Live(lanes, config.device == "cuda") as live:
-        scale = empty(n)
-        adj = Adjacency(
-            empty(n + 1, dtype=torch.int64), empty(sizes.edges + n, dtype=torch.int32), scale, scale, _checked=True
-        ).undirected()
-        with torch.random.fork_rng(devices=[]):  # the run is to draw the weights that it would draw without a plan
-            model = build(model_named(config.model), sizes.features, sizes.classes, config)
-        model.to(META)
-        parameters = list(model.parameters())
-        widths = tables_of(model, exact_input) if config.base != "full" else []
-        store = _Tables(n, widths, config, lanes, DTYPES[config.dtype])
-        engine = _GuessingEngine(Scene(adj, empty(n, sizes.features), store, exact_input=exact_input), model, amp=config.amp)
-        engine.on = config.device
-        labels = empty(rows, dtype=torch.int64)
-        live.begin()
+    n, exact_input = sizes.nodes, config.input == "exact"
+    with torch.random.fork_rng(devices=[]):  # the run is to draw the weights that it would draw without a plan
+        model = build(model_named(config.model), sizes.features, sizes.classes, config).to(META)
+    parameters = list(model.parameters())
+    widths = tables_of(model, exact_input) if config.base != "full" else []
+    if not widths:
+        config = config.changed(history="device")  # also what would be scratch tables elsewhere is there
+    with debug(False), use_backend("kernel"), _Live(InOrder(), config) as live:
+        scale, col = empty(n), empty(sizes.edges + n, dtype=torch.int32)
+        adj = Adjacency(empty(n + 1, dtype=torch.int64), col, scale, scale, _checked=True).undirected()
+        if config.edge_dropout > 0.0:
+            adj = replace(adj, reverse=replace(adj, reverse=None, edge_id=col))
+        waiting = _Waiting(config)
+        store = _Tables(n, widths, config, live, waiting, DTYPES[config.dtype])
+        scene = Scene(adj, empty(n, sizes.features), store, edge_dropout=config.edge_dropout, exact_input=exact_input)
+        engine = _GuessingEngine(scene, model, amp=config.amp)
+        result = None if store.direct or config.device == "cpu" else (n, sizes.classes)
+        (engine.fill if widths else engine.exact)()
+        waiting.arrived()
+        live.begin(result)
         engine.fill()
-        filled, exact_sent = live.extra(), store.arrived()
-        live.begin()
+        filled, sent = live.extra(), waiting.arrived()
+        live.begin(result)
         engine.exact()
-        exact_heap, exact = (max(both) for both in zip(filled, live.extra(), strict=True))
-        scratch = 0 if store.direct else store.scratch
+        exact = {pool: max(most, filled[pool]) for pool, most in live.extra().items()}
+        exact_sent = max(sent, waiting.arrived())
         optimizer = torch.optim.Adam(parameters)
-        # More than one range, as clusters mostly are: what belongs to their rows is copied, not viewed.
-        ranges = ((0, rows - 1), (rows, rows + 1)) if 1 < rows < n else ((0, rows),)
-        for number in (1, 2):  # buffers and the optimizer's state are made in the first
-            batch, other = (_GuessedBatch(n, ranges=ranges, device=META) for _ in range(2))
+        batch, other = (_ranges(n, count) for count in (batch_rows(config, sizes), refreshed_rows(config, sizes)))
+        labels = empty(len(batch), dtype=torch.int64)
+        for number in (1, 2):
             live.begin()
             engine.step(
                 batch, number, lambda logits: torch.nn.functional.cross_entropy(logits, labels), optimizer,
-                refresh=[other] * config.frequency if config.rest == "rest" else (),
+                refresh=[other] * config.frequency if len(other) else (),
                 importance=config.frequency if config.rest == "rest-is" else 0,
+                refresh_training=config.refresh_mode == "train",
             )  # fmt: skip
-            (step_heap, step), step_sent = live.extra(), store.arrived()
-        del batch, other
-        count = sum(p.numel() for p in parameters)
-        maps = sum(m.nbytes for pool in engine.maps.values() for m in pool._free) + engine.scene.outside().nbytes
-    aggregated = 0 if engine.scene._aggregated is None else engine.scene._aggregated.nbytes
-    heap = max(exact_heap, step_heap)
+            step, step_sent = live.extra(), waiting.arrived()
+        maps = [free for pool in engine.maps.values() for free in pool._free]
     return Rehearsal(
-        tuple(widths), count, aggregated, maps, store.staging, exact - scratch, scratch, step, heap, exact_sent, step_sent
+        widths=tuple(widths),
+        parameters=sum(p.numel() for p in parameters),
+        aggregated=0 if scene._aggregated is None else scene._aggregated.nbytes,
+        maps=sum(m.nbytes for m in (*maps, scene._outside) if m is not None),
+        staging=store.staging,
+        exact=exact[live.MAPPED],
+        scratch=exact[live.FAR],
+        step=step[live.MAPPED],
+        heap=max(exact[live.HEAP], step[live.HEAP]),
+        exact_sent=exact_sent,
+        step_sent=step_sent,
     )
+
+
+def _ranges(nodes: int, rows: int) -> Batch:
+    """More than one range, as clusters mostly are: what belongs to their rows is copied, not viewed."""
+    ranges = ((0, rows - 1), (rows, rows + 1)) if 1 < rows < nodes else ((0, rows),)
+    return _GuessedBatch(nodes, ranges=ranges, device=META)

@@ -51,7 +51,7 @@ class Uniform(Schedule):
     def before(self, engine: Engine, batch: Batch, step: int) -> tuple[Batch, list[Staged] | None]:
         for i in range(self.frequency):
             other = self._next()
-            if other.clusters == batch.clusters and len(self.batches) > 1:
+            while other.clusters == batch.clusters and len(self.batches) > 1:
                 other = self._next()  # the training forward writes these rows anyway
             engine.refresh(other, step, stream=i + 1, training=self.training)
         return batch, None

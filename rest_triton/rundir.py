@@ -6,9 +6,11 @@ checkpoints/     to go on from          events.out.*     curves for TensorBoard
 report.html      and its pictures       trace.json       with --profile
 """
 
+import itertools
 import json
 import os
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -57,8 +59,10 @@ class RunDirectory:
 
     def append(self, record: dict[str, Any]) -> None:
         """One epoch's figures: a line of metrics.jsonl, on disk before this returns, and TensorBoard's curves."""
+        # JSON has no NaN, which is the loss of an epoch without a training node.
+        known = {name: None if value != value else value for name, value in record.items()}
         with open(self.metrics, "a") as file:
-            file.write(json.dumps(record) + "\n")
+            file.write(json.dumps(known) + "\n")
             file.flush()
             os.fsync(file.fileno())
         if self._events is None:
@@ -78,11 +82,11 @@ class RunDirectory:
                     break
         return found
 
-    def forget_after(self, epoch: int) -> list[dict[str, Any]]:
-        """Remove what was written of later epochs: they are computed again. Returns what stays."""
-        kept = [record for record in self.records() if record["epoch"] <= epoch]
-        write_whole(self.metrics, "".join(json.dumps(record) + "\n" for record in kept).encode())
-        return kept
+    def forget_after(self, epoch: int) -> None:
+        """Remove the figures of later epochs: they are computed again."""
+        if self.metrics.exists():
+            kept = [record for record in self.records() if record["epoch"] <= epoch]
+            write_whole(self.metrics, "".join(json.dumps(record) + "\n" for record in kept).encode())
 
     def close(self) -> None:
         if self._events is not None:
@@ -90,17 +94,25 @@ class RunDirectory:
             self._events = None
 
 
-def new_path(config: Config) -> Path:
-    """Where a new run goes: ``run_dir`` if that is free, else an error; without one, a new name in ``runs/``."""
+def check_free(run_dir: str) -> None:
+    """An error if a new run would overwrite what is there."""
+    path = Path(run_dir)
+    if (path / "config.yaml").exists():
+        raise ValueError(f"{path} holds a run already; go on with it by --resume {path}, or name another --run-dir")
+    if path.exists() and not path.is_dir():
+        raise ValueError(f"{path} is a file; name a folder with --run-dir, one that is not there yet is made")
+
+
+def new_folder(config: Config) -> Path:
+    """Make the folder of a new run: ``run_dir`` if that is free, else an error; without one, a new name in ``runs/``."""
     if config.run_dir:
-        path = Path(config.run_dir)
-        if (path / "config.yaml").exists():
-            raise ValueError(f"{path} holds a run already; go on with it by --resume {path}, or name another --run-dir")
-        return path
+        check_free(config.run_dir)
+        return RunDirectory(Path(config.run_dir)).path
     name = Path(config.dataset).stem if config.dataset.endswith(".npz") else config.dataset
     stem = re.sub(r"[^A-Za-z0-9.@=_+-]+", "-", f"{name}-{config.model}-{config.method}")
-    taken = {path.name for path in Path("runs").glob("*")}
-    number = 1
-    while f"{stem}-{number}" in taken:
-        number += 1
-    return Path("runs") / f"{stem}-{number}"
+    for number in itertools.count(1):
+        path = Path("runs") / f"{stem}-{number}"
+        with suppress(FileExistsError):  # also of a run that began a moment ago
+            path.mkdir(parents=True)
+            return path
+    raise AssertionError

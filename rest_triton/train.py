@@ -10,82 +10,114 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from torch.nn import Module
-
-from .checkpoint import FREE
-from .config import Config, add_flags, from_flags, recipes
+from .config import MODELS, Config, add_flags, flag, from_flags, parse_flags
 from .malloc import keep_freed_memory
+from .suggest import nearest
 
-EXPECTED = (ValueError, OSError, ImportError, MemoryError, ArithmeticError)  # they say what to do: no traceback
+# Torch takes seconds to import, which a mistyped flag should not cost: what needs it is imported further down.
+if TYPE_CHECKING:
+    from torch.nn import Module
+
+EXPECTED = (ValueError, OSError, ImportError, MemoryError)  # they say what to do: no traceback
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(program: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m rest_triton.train", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--recipe", help=f"settings to begin with: a YAML file, none, or one of {', '.join(recipes())}; default: the one "
-        "for data set and model, if there is one",
+        prog=program, usage="%(prog)s --dataset NAME [flags]", description=__doc__, allow_abbrev=False,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
-    parser.add_argument("--resume", type=Path, help="a run's folder, or one of its checkpoints: go on from there")
+    parser.add_argument(
+        "--recipe", metavar="NAME", help="settings to begin with: the path of a YAML file; one of those that come along, "
+        "such as products_gcn; or none. Default: the one for data set and model, if there is one",
+    )  # fmt: skip
+    parser.add_argument(
+        "--resume", metavar="FOLDER", type=Path, help="go on with a run: its folder, or one of its checkpoints"
+    )
     parser.add_argument("--print-config", action="store_true", help="print all settings as YAML, and do nothing else")
     add_flags(parser)
     return parser
 
 
+def _folder(run: Path) -> Path:
+    """Of a run that is named by its folder, or by one of its checkpoints."""
+    return run.parent.parent if run.suffix == ".pt" else run
+
+
 def resumed(path: Path, flags: dict[str, Any]) -> Config:
     """The configuration of a run that was stopped, with what may change: how long it is and what it shows."""
-    folder = path.parent.parent if path.suffix == ".pt" else path
+    folder = _folder(path)
     file = folder / "config.yaml"
     if not file.is_file():
         raise ValueError(
             f"{folder} is not the folder of a run: it has no config.yaml; name one, such as runs/products-gcn-gas-1"
         )
+    for name in ("recipe", "run_dir"):
+        if name in flags:
+            raise ValueError(f"{flag(name)} is for new runs: one that goes on has its settings and its folder; leave it out")
+    from .checkpoint import FREE
+
     before = Config.of(str(file))
-    for name, value in flags.items():
-        if name == "recipe" or (name not in FREE and getattr(before, name) != value):
+    after = before.changed(**flags)
+    for name in flags:
+        old, new = getattr(before, name), getattr(after, name)
+        if old != new and name not in FREE:
             raise ValueError(
-                f"{name.replace('_', '-')} cannot be changed when a run goes on; it can change {', '.join(sorted(FREE))}. "
-                "Start a new run instead"
+                f"{flag(name)} is {new}, but {folder} was begun with {old}; of a run that goes on only "
+                f"{', '.join(flag(n) for n in sorted(FREE - {'run_dir'}))} can change: leave it out, or start a new run"
             )
-    return before.changed(**flags)
+    if (before.runs == 1) != (after.runs == 1):
+        raise ValueError(
+            f"--runs is {after.runs}, but {folder} was begun with {before.runs}; one run lies in the folder itself, several "
+            "in folders of their own: leave it out, or start a new run"
+        )
+    return after
 
 
-def main(arguments: Sequence[str] | None = None, model: type[Module] | None = None) -> None:
+def main(arguments: Sequence[str] | None = None, model: "type[Module] | None" = None) -> None:
     """The command line. model: a class of one's own instead of ``--model``."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    parser = _parser()
-    flags = vars(parser.parse_args(arguments))
-    resume, print_config, recipe = flags.pop("resume"), flags.pop("print_config"), flags.pop("recipe")
-    if recipe is not None:
-        flags["recipe"] = recipe
-    folders: list[Path] = []  # of the run, once it has begun
+    program = "python -m rest_triton.train" if model is None else f"python {sys.argv[0]}"
+    parser = _parser(program)
+    flags = {name: value for name, value in parse_flags(parser, arguments).items() if value is not None}
+    resume, print_config = flags.pop("resume", None), flags.pop("print_config")
+    if model is not None:
+        flags["model"] = model.__name__.lower()  # in names and reports; no recipe is for it
+    folders = [] if resume is None else [_folder(resume)]  # of the run, once there is one
     try:
         config, recipe = from_flags(flags) if resume is None else (resumed(resume, flags), None)
+        if model is None and config.model not in MODELS:
+            way_out = "" if resume is None else "; go on with a model of one's own by the program that began with it"
+            raise ValueError(f"model is {config.model!r}: {nearest(config.model, MODELS)}{way_out}")
         if print_config:
             print(config.to_yaml(), end="")
             return
         keep_freed_memory()
-        from .session import train  # seconds, which a mistyped flag should not cost
+        from .session import train
 
         if recipe is not None:
             print(f"recipe {recipe}; --print-config shows it, flags change it")
-        command = shlex.join(["python", "-m", "rest_triton.train", *arguments])
-        train(config, model=model, resume=resume, command=command, began=folders.append)
+        train(config, model=model, resume=resume, command=f"{program} {shlex.join(arguments)}", began=folders.append)
     except KeyboardInterrupt:
-        parser.exit(130, f"\ninterrupted{_advice(folders)}\n")
+        parser.exit(130, f"\ninterrupted; {_advice(folders)}\n")
     except EXPECTED as error:
-        parser.exit(1, f"{error}{_advice(folders) if isinstance(error, ArithmeticError) else ''}\n")
+        parser.exit(1, f"{error}\n")
+    except ArithmeticError as error:
+        from .diagnosis import NotFinite
+
+        if not isinstance(error, NotFinite):
+            raise
+        parser.exit(1, f"{error}; a smaller --lr or --clip 1 may help; {_advice(folders)}\n")
 
 
 def _advice(folders: list[Path]) -> str:
     """The checkpoint that a run which stopped can go on from."""
-    found = [path for folder in folders for path in sorted(folder.glob("**/checkpoints/epoch-*.pt"))]
+    found = [path for folder in folders for path in folder.glob("**/checkpoints/epoch-*.pt")]
     if not found:
-        return "; no checkpoint had been written yet"
-    return f"; the last good checkpoint is {found[-1]}: --resume {folders[0]} goes on from it"
+        return "no checkpoint had been written yet"
+    last = max(found, key=lambda path: path.stat().st_mtime_ns)
+    return f"the last checkpoint is {last}: go on from it with --resume {shlex.quote(str(folders[0]))}"
 
 
 if __name__ == "__main__":

@@ -56,17 +56,3 @@ def test_ctrl_c(tmp_path: Path) -> None:
     _, said = child.communicate(timeout=30)
     assert child.returncode == 130 and said == "\ninterrupted; what was finished is kept\n"
     assert list(folder.iterdir()) == [] and len(list((tmp_path / "data" / "prepared").iterdir())) == 1
-
-
-def test_demo(tmp_path: Path) -> None:
-    result = run("rest_triton.demo", "--dataset", SMALL, "--epochs", "4", cwd=tmp_path)
-    assert result.returncode == 0 and result.stderr == "", result.stderr
-    epochs = [
-        line.split()
-        for line in result.stdout.splitlines()
-        if line.strip()[:1].isdigit() and "%" in line and "by" not in line
-    ]
-    assert [int(words[0]) for words in epochs] == [1, 2, 3, 4]
-    assert float(epochs[-1][1]) < float(epochs[0][1])  # the loss fell
-    wrong = run("rest_triton.demo", "--dataset", "synthetic:product", cwd=tmp_path)
-    assert wrong.returncode == 1 and "did you mean 'products'" in wrong.stderr and "Traceback" not in wrong.stderr

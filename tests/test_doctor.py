@@ -32,8 +32,8 @@ def test_the_command(tmp_path: Path) -> None:
     for op in CHECKS:
         assert re.search(rf"^  {op} +ok  largest difference \d\.\de[-+]\d\d$", said, re.M), op
     for what in ("copy", "gather_rows", "history_spmm"):
-        (rate,) = re.findall(rf"^  {what} +(\S+) GB/s", said, re.M)
-        assert 0.01 < float(rate) < 1e5
+        rates = re.findall(rf"^  {what} +(\S+) GB/s", said, re.M)
+        assert len(rates) == 1 + torch.cuda.device_count() and all(0.01 < float(rate) < 1e5 for rate in rates)
     assert "WRONG" not in said and said.endswith("All is well.\n")
     assert ("no GPU" in said.splitlines()) != torch.cuda.is_available()
 
@@ -73,6 +73,16 @@ def test_one_wrong_element_is_noticed(launcher: str, wrong: set[str], monkeypatc
     module = importlib.import_module("rest_triton.kernels.cpu")
     monkeypatch.setattr(module, launcher, spoilt(getattr(module, launcher)))
     assert {verdict.op for verdict in selftest(CPU) if verdict.problem} == wrong
+
+
+def test_what_is_written_on_the_side_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = importlib.import_module("rest_triton.kernels.cpu")
+    activate, scatter = module.activate, module.scatter_rows
+    monkeypatch.setattr(
+        module, "activate", lambda y, h, a, b, rows, *_, **more: activate(y, h, a, b, rows, None, None, **more)
+    )
+    monkeypatch.setattr(module, "scatter_rows", lambda *args, **more: scatter(*args, **more | {"stamp": None}))
+    assert {verdict.op for verdict in selftest(CPU) if verdict.problem} == {"activate", "scatter_rows"}
 
 
 def test_a_broken_kernel_fails_the_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,72 @@
+"""Command lines on small graphs, as a person runs them."""
+
+import json
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+SMALL = "synthetic:nodes=600,edges=5000,features=16,classes=4"
+FEW = ["--recipe", "none", "--parts", "6", "--per-batch", "2", "--hidden-channels", "16"]
+NODES, CLASSES, LABELS = 600, 4, 5
+
+Result = subprocess.CompletedProcess[str]
+
+
+def run(*arguments: str, cwd: Path) -> Result:
+    """``python`` with these arguments. Nothing waits for a person: there is no input."""
+    return subprocess.run(
+        [sys.executable, *arguments], cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120
+    )
+
+
+def train(*arguments: str, cwd: Path, dataset: str = SMALL, epochs: int = 3) -> Result:
+    common = ["--dataset", dataset, *FEW, "--epochs", str(epochs)]
+    return run("-m", "rest_triton.train", *common, *arguments, cwd=cwd)
+
+
+def side_by_side(**commands: Any) -> dict[str, Result]:
+    """The results of calls, two at a time: most of a small run is the start of Python."""
+    with ThreadPoolExecutor(2) as pool:
+        begun = {name: pool.submit(command) for name, command in commands.items()}
+    return {name: result.result() for name, result in begun.items()}
+
+
+def folder_in(result: Result, cwd: Path) -> Path:
+    """Where a run says that its results are."""
+    assert result.returncode == 0, result.stderr
+    return cwd / next(line for line in result.stdout.splitlines() if line.startswith("results in ")).split(" ", 2)[2]
+
+
+def metrics(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def summary(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "summary.json").read_text())
+
+
+def write_graph(path: Path, *, several: bool = False) -> dict[str, Any]:
+    """An .npz whose labels can be learnt, in an order that tells nothing. Some labels of the test are not known."""
+    draw = np.random.default_rng(0)
+    kind = draw.integers(0, CLASSES, NODES)
+    of_kind = [np.flatnonzero(kind == c) for c in range(CLASSES)]
+    source = draw.integers(0, NODES, 3000)
+    target = np.array([draw.choice(of_kind[kind[s]]) if draw.random() < 0.8 else draw.integers(NODES) for s in source])
+    part = draw.permutation(NODES) % 3
+    if several:
+        y = (draw.random((CLASSES, LABELS)) < 0.4).astype(np.int8)[kind] ^ (draw.random((NODES, LABELS)) < 0.05)
+    else:
+        y = kind.copy()
+    y = y.astype(np.int8 if several else np.int64)
+    y[np.flatnonzero(part == 2)[:7]] = -1
+    arrays = dict(
+        edge_index=np.stack([source, target]), y=y,
+        x=(draw.normal(size=(NODES, 16)) + 2 * np.eye(CLASSES, 16)[kind]).astype(np.float32),
+        **{f"{name}_mask": part == i for i, name in enumerate(("train", "val", "test"))},
+    )  # fmt: skip
+    np.savez(path, **arrays)
+    return arrays

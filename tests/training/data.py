@@ -1,0 +1,47 @@
+"""A small graph as a run has it, without files."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rest_triton.config import Config
+from rest_triton.graph import Graph
+from rest_triton.loading import Loaded, with_named_edges
+
+NODES, FEATURES, CLASSES = 240, 12, 5
+PTR = torch.tensor([0, 30, 61, 95, 120, 150, 181, 215, 240])
+
+
+def small(*, seed: int = 0, directed: bool = False, only: int | None = None) -> Loaded:
+    """Eight clusters. only: all training nodes are in this one."""
+    g = torch.Generator().manual_seed(seed)
+    y = torch.randint(0, CLASSES, (NODES,), generator=g)
+    edges = torch.randint(0, NODES - 3, (2, 3000), generator=g)  # three nodes are isolated
+    alike = y[edges[0]] == y[edges[1]]
+    edges = edges[:, alike | (torch.rand(3000, generator=g) < 0.1)]  # neighbours tell something of each other
+    x = torch.randn(NODES, FEATURES, generator=g) + torch.eye(CLASSES, FEATURES)[y]
+    part = torch.rand(NODES, generator=g)
+    train = part < 0.5
+    if only is not None:
+        train = torch.zeros(NODES, dtype=torch.bool)
+        train[PTR[only] : PTR[only + 1]] = True
+    graph = Graph.from_edges(
+        edges, NODES, symmetrise=not directed, x=x, y=y, train_mask=train, val_mask=~train & (part < 0.75),
+        test_mask=~train & (part >= 0.75),
+    )  # fmt: skip
+    return Loaded(
+        graph, with_named_edges(graph.adjacency("gcn")), x, PTR, torch.arange(NODES), graph.fingerprint, "a small graph"
+    )
+
+
+def settings(**changes: Any) -> Config:
+    """Of a run on it."""
+    few: dict[str, Any] = dict(
+        dataset="small", device="cpu", parts=8, per_batch=2, hidden_channels=16, num_layers=3, lr=0.02
+    )
+    return Config(**(few | changes))
+
+
+def gradients(model: torch.nn.Module) -> list[Tensor]:
+    return [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in model.parameters()]

@@ -1,0 +1,221 @@
+"""Settings: where they come from, and what is refused."""
+
+import subprocess
+import sys
+from dataclasses import MISSING, asdict, fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from rest_triton.config import METHODS, Config, from_flags, read_recipe
+
+
+def command(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """The command line; what is asked for here is answered before torch is imported."""
+    command = [sys.executable, "-m", "rest_triton.train", *arguments]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=60)
+
+
+def printed(*arguments: str, cwd: Path) -> dict[str, Any]:
+    result = command(*arguments, "--print-config", cwd=cwd)
+    assert result.returncode == 0 and result.stderr == "", result.stderr
+    return yaml.safe_load(result.stdout)
+
+
+def test_the_later_one_counts(tmp_path: Path) -> None:
+    defaults = {f.name: f.default for f in fields(Config) if f.default is not MISSING}
+    recipe = read_recipe("cora_gcn")
+    flags = {"per_batch": 5, "epochs": 7, "lr": 0.25, "method": "gas+rest"}
+    assert recipe["per_batch"] != 5 and recipe["epochs"] != 7 and recipe["lr"] != 0.25 and defaults["parts"] == 40
+    arguments = ["--dataset", "cora", "--per-batch", "5", "--epochs", "7", "--lr", "0.25", "--method", "gas+rest"]
+    wanted = defaults | recipe | flags | {"dataset": "cora"}
+    assert printed(*arguments, cwd=tmp_path) == wanted
+    assert asdict(Config.of("cora_gcn", **flags)) == wanted
+    alone = {"dataset": "cora", "per_batch": 5, "epochs": 7, "lr": 0.25, "method": "gas+rest"}
+    assert printed(*arguments, "--recipe", "none", cwd=tmp_path) == defaults | alone
+
+
+def test_what_is_printed_is_a_recipe(tmp_path: Path) -> None:
+    arguments = ["--dataset", "products", "--model", "appnp", "--lr", "5e-4", "--no-batch-norm", "--run-dir", "a b"]
+    first = command(*arguments, "--print-config", cwd=tmp_path)
+    (tmp_path / "own.yaml").write_text(first.stdout)
+    again = command("--recipe", "own.yaml", "--print-config", cwd=tmp_path)
+    assert again.stdout == first.stdout and again.returncode == 0
+    config = Config.of(str(tmp_path / "own.yaml"))
+    assert (config.lr, config.batch_norm, config.run_dir, config.mlp_layers) == (0.0005, False, "a b", 4)
+    assert Config.of(str(tmp_path / "own.yaml")).to_yaml() == first.stdout
+
+
+def test_switches(tmp_path: Path) -> None:
+    assert read_recipe("cora_gcn")["drop_input"] is True and Config(dataset="x").shared_weights is True
+    found = printed("--dataset", "cora", "--no-drop-input", "--no-shared-weights", "--amp", cwd=tmp_path)
+    assert (found["drop_input"], found["shared_weights"], found["amp"], found["profile"]) == (False, False, True, False)
+
+
+@pytest.mark.parametrize(
+    ("flags", "recipe"),
+    [
+        ({"dataset": "cora"}, "cora_gcn"),
+        ({"dataset": "synthetic:arxiv@0.1", "model": "appnp"}, "arxiv_appnp"),
+        ({"dataset": "cora", "model": "own"}, None),
+        ({"dataset": "synthetic:nodes=600,edges=5000"}, None),
+        ({"dataset": "cora", "recipe": "none"}, None),
+        ({"dataset": "cora", "recipe": "arxiv_gcn"}, "arxiv_gcn"),
+        ({"recipe": "arxiv_gcn"}, "arxiv_gcn"),
+    ],
+)
+def test_which_recipe(flags: dict[str, Any], recipe: str | None) -> None:
+    config, found = from_flags(flags)
+    assert found == recipe
+    assert config.dataset == flags.get("dataset", "arxiv")
+    if recipe:
+        assert config.epochs == read_recipe(recipe)["epochs"] != 100
+
+
+def test_numbers_as_people_write_them(tmp_path: Path) -> None:
+    path = tmp_path / "own.yaml"
+    path.write_text("dataset: cora\nlr: 5e-4\nclip: 1\nreg_weight_decay: 1E-3\n")
+    assert isinstance(yaml.safe_load(path.read_text())["lr"], str)
+    config = Config.of(str(path))
+    assert (config.lr, config.clip, config.reg_weight_decay) == (0.0005, 1.0, 0.001)
+    assert isinstance(config.clip, float)
+
+
+LIMITS: list[tuple[dict[str, Any], str]] = [
+    (dict(dataset=""), "dataset is missing; name one with --dataset, such as --dataset products"),
+    (dict(split=-1), "split is -1; it must be at least 0"),
+    (dict(parts=0), "parts is 0; it must be at least 1"),
+    (dict(per_batch=0), "per_batch is 0; it must be at least 1"),
+    (dict(parts=6, per_batch=7), "per_batch is 7, and there are 6 clusters; give --per-batch 1 to 6, or more --parts"),
+    (dict(partition="mets"), "partition is 'mets': did you mean 'metis'? known are: metis, stream, random"),
+    (dict(num_layers=0), "num_layers is 0; it must be at least 1"),
+    (dict(hidden_channels=0), "hidden_channels is 0; it must be at least 1"),
+    (dict(dropout=-0.1), "dropout is -0.1; it must be 0 to 1"),
+    (dict(dropout=1.1), "dropout is 1.1; it must be 0 to 1"),
+    (dict(alpha=-0.1), "alpha is -0.1; it must be 0 to 1"),
+    (dict(alpha=2), "alpha is 2.0; it must be 0 to 1"),
+    (dict(theta=-1.0), "theta is -1.0; it must be at least 0"),
+    (dict(mlp_layers=0), "mlp_layers is 0; it must be at least 1"),
+    (dict(method="rest"), f"method is 'rest': did you mean 'gas+rest'? known are: {', '.join(METHODS)}"),
+    (dict(frequency=0), "frequency is 0; it must be at least 1"),
+    (dict(method="gas+rest", refresh_batch="full", frequency=2), "frequency is 2 with refresh_batch full"),
+    (dict(refresh_batch="halve"), "refresh_batch is 'halve': did you mean 'half'? known are: same, half, full"),
+    (dict(refresh_order="old"), "refresh_order is 'old': did you mean 'oldest'? known are: uniform, oldest"),
+    (dict(refresh_mode="training"), "refresh_mode is 'training': did you mean 'train'? known are: train, eval"),
+    (dict(input="cache"), "input is 'cache': did you mean 'cached'? known are: cached, exact"),
+    (dict(input="exact"), "input is exact, but a GCN without --linear aggregates features first, and is exact anyway; "
+                          "give --input cached"),
+    (dict(history="gpu"), "history is 'gpu': known are: device, pinned, disk"),
+    (dict(dtype="bf16"), "dtype is 'bf16': did you mean 'bfloat16'? known are: float32, bfloat16, float16"),
+    (dict(epochs=0), "epochs is 0; it must be at least 1"),
+    (dict(epochs=1.5), "epochs is 1.5; it must be a whole number"),
+    (dict(epochs=True), "epochs is True; it must be a whole number"),
+    (dict(epochs="ten"), "epochs is 'ten'; it must be a whole number"),
+    (dict(epochs=None), "epochs is None; it must be a whole number"),
+    (dict(max_steps=-1), "max_steps is -1; it must be at least 0"),
+    (dict(lr=-0.1), "lr is -0.1; it must be at least 0"),
+    (dict(lr="fast"), "lr is 'fast'; it must be a number"),
+    (dict(lr=True), "lr is True; it must be a number"),
+    (dict(lr=float("nan")), "lr is nan; it must be a finite number"),
+    (dict(lr="inf"), "lr is inf; it must be a finite number"),
+    (dict(reg_weight_decay=-1.0), "reg_weight_decay is -1.0; it must be at least 0"),
+    (dict(nonreg_weight_decay=-1.0), "nonreg_weight_decay is -1.0; it must be at least 0"),
+    (dict(clip=-1), "clip is -1.0; it must be at least 0"),
+    (dict(accumulate=0), "accumulate is 0; it must be at least 1"),
+    (dict(edge_dropout=-0.1), "edge_dropout is -0.1; it must be 0 to 1"),
+    (dict(edge_dropout=1.5), "edge_dropout is 1.5; it must be 0 to 1"),
+    (dict(amp=1), "amp is 1; it must be true or false"),
+    (dict(amp="yes"), "amp is 'yes'; it must be true or false"),
+    (dict(seed=-1), "seed is -1; it must be 0 to 9223372036854775807"),
+    (dict(seed=2**63), "seed is 9223372036854775808; it must be 0 to 9223372036854775807"),
+    (dict(runs=0), "runs is 0; it must be at least 1"),
+    (dict(device="gpu"), "device is 'gpu': did you mean 'cpu'? known are: auto, cpu, cuda"),
+    (dict(eval_every=0), "eval_every is 0; it must be at least 1"),
+    (dict(error_every=-1), "error_every is -1; it must be at least 0"),
+    (dict(run_dir=3), "run_dir is 3; it must be text"),
+    (dict(checkpoint_every=0), "checkpoint_every is 0; it must be at least 1"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("wrong", "message"), LIMITS, ids=lambda value: str(value)[:40])
+def test_what_is_refused(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError) as refusal:
+        Config(**({"dataset": "cora"} | wrong))
+    assert str(refusal.value).startswith(message)
+
+
+def test_every_limit_is_in_the_table() -> None:
+    """And its last good value is good."""
+    refused = [(name, value) for wrong, _ in LIMITS for name, value in wrong.items()]
+    numbers = [(name, value) for name, value in refused if isinstance(value, int | float)]
+    for f in fields(Config):
+        least, most, choices = (f.metadata[key] for key in ("least", "most", "choices"))
+        assert not choices or any(name == f.name and value not in choices for name, value in refused), f.name
+        assert least is None or any(name == f.name and value < least for name, value in numbers), f.name
+        assert most is None or any(name == f.name and value > most for name, value in numbers), f.name
+        rest: dict[str, Any] = dict(dataset="cora", per_batch=1, linear=True)
+        for good in (*choices, *(limit for limit in (least, most) if limit is not None)):
+            assert getattr(Config(**(rest | {f.name: good})), f.name) == good
+
+
+def test_what_one_method_needs_does_not_concern_another() -> None:
+    assert Config(dataset="cora", method="gas+rest-is", refresh_batch="full", frequency=2).frequency == 2
+    assert Config(dataset="cora", model="appnp", input="exact").input == "exact"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("dataset: cora\nhiden_channels: 16\n", "'hiden_channels' is not a setting: did you mean 'hidden_channels'? known"),
+        ("dataset: cora\n7: 16\n", "7 is not a setting: known are: dataset, root"),
+        ("dataset: cora\nlr: {a: 1}\n", "lr is {'a': 1}; it must be a number"),
+        ("- dataset\n- cora\n", "holds list; a recipe has lines of the form 'name: value'"),
+        ("dataset: cora: lr\n", "is not YAML: mapping values are not allowed here in"),
+        ("", "dataset is missing"),
+    ],
+)  # fmt: skip
+def test_recipes_that_are_wrong(text: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "own.yaml"
+    path.write_text(text)
+    with pytest.raises(ValueError) as refusal:
+        Config.of(str(path))
+    assert message in str(refusal.value) and "\n" not in str(refusal.value)
+    assert "own.yaml" in str(refusal.value) or "is not a setting" not in message
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["--dataset", "cora", "--lrr", "1"], 2, "--lrr is not a flag: did you mean '--lr'? known are: --help, "),
+        (["--dataset", "cora", "--hidden=16"], 2, "--hidden is not a flag: did you mean '--hidden-channels'? "),
+        (["cora"], 2, "cora comes after no flag; --help lists them"),
+        (["--dataset", "cora", "--epochs", "x"], 1, "epochs is 'x'; it must be a whole number"),
+        (["--dataset", "cora", "--per-batch", "41"], 1, "per_batch is 41, and there are 40 clusters"),
+        (["--dataset", "cora", "--model", "gnc"], 1, "model is 'gnc': did you mean 'gcn'? known are: gcn, appnp, gcnii"),
+        (["--recipe", "cora"], 1, "'cora' is neither a recipe nor a file: did you mean 'cora_"),
+        (["--recipe", "."], 1, "'.' is neither a recipe nor a file: known are: amazon"),
+        ([], 1, "dataset is missing; name one with --dataset"),
+        (["--resume", "nowhere"], 1, "nowhere is not the folder of a run: it has no config.yaml; name one, such as runs/"),
+    ],
+)
+def test_one_line_and_no_traceback(arguments: list[str], code: int, message: str, tmp_path: Path) -> None:
+    result = command(*arguments, cwd=tmp_path)
+    assert result.returncode == code and result.stdout == ""
+    assert result.stderr.startswith(message) and result.stderr.count("\n") == 1, result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_help(tmp_path: Path) -> None:
+    result = command("--help", cwd=tmp_path)
+    assert result.returncode == 0 and len(result.stdout.split("\n\n")[0]) < 100  # not a usage of fifty flags
+    for f in fields(Config):
+        assert f"--{f.name.replace('_', '-')}" in result.stdout
+    assert "(default: 40)" in result.stdout and "same|half|full" in result.stdout and "(default: off)" in result.stdout
+
+
+@pytest.mark.parametrize("module", ["config", "train"])
+def test_torch_is_not_needed(module: str) -> None:
+    code = f"import rest_triton.{module}, sys; assert 'torch' not in sys.modules"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0

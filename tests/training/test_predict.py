@@ -1,0 +1,161 @@
+"""Prediction, as a person runs it: of nodes that have one label, and of nodes that have several."""
+
+import re
+import shutil
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rest_triton import predict as command_line
+from rest_triton.config import Config
+
+from .commands import (
+    CLASSES, LABELS, NODES, Result, folder_in, metrics, run, side_by_side, summary, train, write_graph,
+)  # fmt: skip
+
+Refused = Callable[..., str]
+
+
+@pytest.fixture(scope="module")
+def cwd(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("predicting")
+
+
+@pytest.fixture(scope="module")
+def graphs(cwd: Path) -> dict[str, dict[str, Any]]:
+    return {name: write_graph(cwd / f"{name}.npz", several=name == "several") for name in ("one", "several")}
+
+
+@pytest.fixture(scope="module")
+def trained(graphs: dict[str, dict[str, Any]], cwd: Path) -> dict[str, Result]:
+    """Each in a run that is good, but not perfect."""
+    start = partial(partial, train, cwd=cwd, epochs=6)
+    more = ["--lr", "0.03", "--save-history", "--partition", "random"]
+    return side_by_side(
+        one=start(*more, "--dropout", "0.3", "--run-dir", "one", dataset="one.npz"),
+        several=start(*more, "--method", "gas+rest", "--runs", "2", "--run-dir", "several", dataset="several.npz"),
+    )
+
+
+@pytest.fixture(scope="module")
+def predicted(trained: dict[str, Result], cwd: Path) -> dict[str, Result]:
+    command = partial(partial, run, "-m", "rest_triton.predict", cwd=cwd)
+    return side_by_side(
+        one=command("--run", "one", "--out", "one_predicted.npz", "--embeddings"),
+        several=command("--run", "several/seed-1/checkpoints/epoch-000005.pt", "--out", "no_suffix"),
+    )
+
+
+@pytest.fixture
+def refused(cwd: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Refused:
+    """What is said on standard error: one line, with exit code 1 and nothing written."""
+    monkeypatch.chdir(cwd)
+    monkeypatch.setattr(command_line, "keep_freed_memory", lambda: True)
+
+    def refused(*arguments: str) -> str:
+        before = set(cwd.rglob("*"))
+        with pytest.raises(SystemExit) as end:
+            command_line.main(arguments)
+        said = capsys.readouterr().err
+        assert end.value.code == 1 and said.count("\n") == 1, said
+        assert set(cwd.rglob("*")) == before
+        return said.strip()
+
+    return refused
+
+
+def scores_in(result: Result) -> dict[str, str]:
+    """What the last line says of each part of the split."""
+    return dict(re.findall(r"(train|val|test) (\d+\.\d\d) %", result.stdout.splitlines()[-1]))
+
+
+def test_rows_are_in_the_order_of_the_data_set(
+    graphs: dict[str, dict[str, Any]], predicted: dict[str, Result], cwd: Path
+) -> None:
+    assert predicted["one"].returncode == 0 and predicted["one"].stderr == ""
+    graph, said = graphs["one"], scores_in(predicted["one"])
+    with np.load(cwd / "one_predicted.npz") as found:
+        prediction = found["prediction"]
+    assert prediction.dtype == np.int64 and prediction.shape == (NODES,)
+    assert len(np.unique(prediction)) == CLASSES  # or any order would do
+    for part in ("train", "val", "test"):
+        chosen = graph[f"{part}_mask"] & (graph["y"] >= 0)
+        right = prediction[chosen] == graph["y"][chosen]
+        assert f"{100 * right.mean():.2f}" == said[part]
+        assert 0.5 < right.mean() < 1
+    assert 7 == int((graph["test_mask"] & (graph["y"] < 0)).sum())
+
+
+def test_it_is_the_best_epoch_that_predicts(predicted: dict[str, Result], cwd: Path) -> None:
+    best = summary(cwd / "one")
+    said = scores_in(predicted["one"])
+    assert (said["val"], said["test"]) == (f"{100 * best['best_val']:.2f}", f"{100 * best['best_test']:.2f}")
+    assert predicted["one"].stdout.splitlines()[0] == (
+        f"one_predicted.npz: probabilities [{NODES}, {CLASSES}], prediction [{NODES}], embeddings [{NODES}, 16]"
+    )
+    assert predicted["one"].stdout.endswith(", by one/checkpoints/best.pt\n")
+
+
+def test_probabilities_and_embeddings(predicted: dict[str, Result], cwd: Path) -> None:
+    with np.load(cwd / "one_predicted.npz") as found:
+        probabilities, prediction, embeddings = (found[name] for name in ("probabilities", "prediction", "embeddings"))
+        assert len(found.files) == 3
+    assert probabilities.dtype == np.float32 and probabilities.shape == (NODES, CLASSES)
+    assert np.allclose(probabilities.sum(1), 1, atol=1e-6) and probabilities.min() >= 0
+    assert (probabilities.argmax(1) == prediction).all()
+    assert embeddings.dtype == np.float32 and embeddings.shape == (NODES, 16)
+    of_class = np.stack([embeddings[prediction == c].mean(0) for c in range(CLASSES)])
+    nearest = np.linalg.norm(embeddings[:, None] - of_class, axis=2).argmin(1)
+    assert (nearest == prediction).mean() > 0.8  # rows in the same order, and not in any
+
+
+def test_nodes_with_several_labels(
+    graphs: dict[str, dict[str, Any]], trained: dict[str, Result], predicted: dict[str, Result], cwd: Path
+) -> None:
+    assert trained["several"].returncode == 0 and trained["several"].stderr == "", trained["several"].stderr
+    folder = folder_in(trained["several"], cwd) / "seed-1"
+    assert summary(folder)["metric"] == "micro-F1" and "best validation micro-F1" in (folder / "report.html").read_text()
+    assert metrics(folder)[-1]["loss"] < metrics(folder)[0]["loss"]
+    assert Config.of(str(folder / "config.yaml")).method == "gas+rest"
+
+    assert predicted["several"].returncode == 0
+    with np.load(cwd / "no_suffix") as found:
+        prediction, probabilities = found["prediction"], found["probabilities"]
+        assert len(found.files) == 2
+    assert prediction.dtype == np.bool_ and prediction.shape == probabilities.shape == (NODES, LABELS)
+    assert ((probabilities > 0.5) == prediction).all() and probabilities.max() < 1 and probabilities.min() > 0
+    graph, said = graphs["several"], scores_in(predicted["several"])
+    for part in ("train", "val", "test"):
+        chosen = graph[f"{part}_mask"] & (graph["y"] >= 0).all(1)
+        mine, wanted = prediction[chosen], graph["y"][chosen] == 1
+        f1 = 2 * (mine & wanted).sum() / (mine.sum() + wanted.sum())
+        assert f"{100 * f1:.2f}" == said[part] and 0.3 < f1 < 1
+    epoch = metrics(folder)[4]  # a checkpoint that was named predicts, not the best one
+    assert said == {part: f"{100 * epoch[part]:.2f}" for part in ("train", "val", "test")}
+
+
+def test_what_is_refused(predicted: dict[str, Result], cwd: Path, refused: Refused) -> None:
+    out = ["--out", "x.npz"]
+    assert refused("--run", "nowhere", *out).startswith("nowhere is not the folder of a run: it has no config.yaml; name one")
+    assert refused("--run", "several", *out) == "several has runs of several seeds; name one, such as --run several/seed-0"
+    assert refused("--run", "one", "--out", "no/x.npz") == (
+        f"{cwd / 'no'} is not a folder; make it, or name a file in another one with --out"
+    )
+    assert refused("--run", "one", "--out", "one").startswith("one is a folder; name a file in it with --out, such as one/")
+    assert refused("--run", "one/checkpoints/epoch-000001.pt", *out).startswith(
+        "one/checkpoints/epoch-000001.pt does not exist; train until"
+    )
+    assert refused("--run", "one", *out, "--root", "one_predicted.npz").startswith("[Errno")
+
+
+def test_models_that_have_none_or_are_not_known(predicted: dict[str, Result], cwd: Path, refused: Refused) -> None:
+    for name, setting in (("own", "model: sage"), ("other", "parts: 5")):
+        shutil.copytree(cwd / "one", cwd / name)
+        config = cwd / name / "config.yaml"
+        config.write_text(re.sub(rf"^{setting.split()[0]} .*$", setting, config.read_text(), flags=re.MULTILINE))
+    assert refused("--run", "own", "--out", "x.npz").startswith("model is 'sage', one of somebody's own; predict with its")
+    (cwd / "data" / "partitions" / "one").mkdir(exist_ok=True, parents=True)
