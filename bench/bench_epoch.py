@@ -3,6 +3,7 @@
 A GCN of 3 layers of 256 with BatchNorm and dropout 0.5, 80 clusters, on ``--graph`` (default: synthetic:arxiv). Every variant
 trains one epoch in turn, round after round; the best of each counts. Evaluation is in none of them.
 """
+
 from collections.abc import Callable
 from typing import Any
 

@@ -1,5 +1,6 @@
 """What a person sees of a run: a bar on a terminal, lines everywhere."""
 
+import math
 import resource
 import shutil
 import sys
@@ -15,10 +16,12 @@ BAR = 16  # characters
 LINES = 50  # printed per run, about: not one for each of a thousand epochs
 HEADER_EVERY = 40  # lines
 COLUMNS = {  # and how wide they are
-    "epoch": 6, "loss": 8, "train": 7, "val": 7, "test": 7, "best val": 8, "→ test": 7, "age": 6, "s/step": 7,
-    "data/refresh/train": 18, "eval": 7, "memory": 9,
+    "epoch": 6, "loss": 8, "train": 8, "val": 8, "test": 8, "best val": 8, "→ test": 8, "age": 6, "s/step": 7,
+    "data/refresh/train": 18, "eval": 8, "memory": 10,
 }  # fmt: skip
-LEFT_OUT = ("data/refresh/train", "eval", "train", "→ test", "memory", "s/step", "age")  # in this order, until the rest fits
+# What a narrow terminal has no room for, in this order until the rest fits: columns, and pieces of the line with the bar.
+LEFT_OUT = ("data/refresh/train", "eval", "train", "→ test", "memory", "s/step", "age")
+NOT_SAID = ("shares", "bar", "memory", "age", "val")
 
 
 def peak_memory(device: torch.device) -> int:
@@ -47,28 +50,32 @@ class Display:
         self._columns = list(COLUMNS)
 
     def batch(self, epoch: int, number: int, count: int, loss: float | None) -> None:
-        """After every batch: the bar. A narrow terminal has no room for shares of time, or not even for the bar."""
-        room = shutil.get_terminal_size().columns - len(f"{self.shown.what}:   12345 s ")
-        for bar, shares in ((True, True), (True, False), (False, False)):
-            text = self._batch(epoch, number, count, loss, bar, shares)
-            if len(text) <= room:
-                break
-        self.shown.say(text)
+        """After every batch: the bar, and as much else as the terminal has room for."""
+        pieces = self._pieces(epoch, number, count, loss)
+        room = shutil.get_terminal_size().columns - len(f"{self.shown.what}:   9999 s ")
+        for name in NOT_SAID:
+            if sum(map(len, pieces.values())) > room:
+                pieces.pop(name, None)
+        self.shown.say("".join(pieces.values()))
 
-    def _batch(self, epoch: int, number: int, count: int, loss: float | None, bar: bool, shares: bool) -> str:
-        filled = round(BAR * ((epoch - 1) + number / count) / self.config.epochs)
-        drawn = f" [{'#' * filled}{'.' * (BAR - filled)}]" if bar else ""
-        parts = [f"epoch {epoch}/{self.config.epochs}{drawn}", f"batch {number}/{count}"]
+    def _pieces(self, epoch: int, number: int, count: int, loss: float | None) -> dict[str, str]:
+        last, filled = self.last, round(BAR * ((epoch - 1) + number / count) / self.config.epochs)
+        pieces = {
+            "epoch": f"epoch {epoch}/{self.config.epochs}",
+            "bar": f" [{'#' * filled}{'.' * (BAR - filled)}]",
+            "batch": f", batch {number}/{count}",
+        }
         if loss is not None:
-            parts.append(f"loss {loss:.4f}")
-        if "val" in self.last:
-            parts.append(f"val {100 * self.last['val']:.1f} %")
-        if "age" in self.last:
-            parts.append(f"age {self.last['age']:.1f}")
-        if "time" in self.last:
-            split = f" (data/refresh/train {self.split(self.last)})" if shares else ""
-            parts += [f"{self.per_step(self.last):.3f} s/step{split}", readable(self.last["memory"])]
-        return ", ".join(parts)
+            pieces["loss"] = f", loss {loss:.4f}"
+        if "val" in last:
+            pieces["val"] = f", val {100 * last['val']:.1f} %"
+        if "age" in last:
+            pieces["age"] = f", age {last['age']:.1f}"
+        if "time" in last:
+            pieces["step"] = f", {self.per_step(last):.3f} s/step"
+            pieces["shares"] = f" (data/refresh/train {self.split(last)})"
+            pieces["memory"] = f", {readable(last['memory'])}"
+        return pieces
 
     @staticmethod
     def per_step(record: dict[str, Any]) -> float:
@@ -95,7 +102,7 @@ class Display:
         self.shown.print(
             self._line({
                 "epoch": str(number),
-                "loss": f"{record['loss']:.4f}",
+                "loss": "-" if math.isnan(record["loss"]) else f"{record['loss']:.4f}",
                 **{part: percent(record.get(part)) for part in ("train", "val", "test")},
                 "best val": percent(best.get("val")),
                 "→ test": percent(best.get("test")),

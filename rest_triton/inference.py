@@ -94,15 +94,15 @@ class LayerView(View):
             reads=[source.guard],
         )
 
-    def convolve(self, table: int, h: Tensor | None, weight: Tensor, bias: Tensor) -> Tensor:
+    def convolve(self, table: int, h: Tensor | None, weight: Tensor) -> Tensor:
         store, number = self.places[table]
         if not store.direct or weight.shape[0] >= weight.shape[1]:
-            return F.linear(self.aggregate(table, h), weight, bias)
+            return F.linear(self.aggregate(table, h), weight)
         # Each row is multiplied once for all who read it, and what they read is narrow.
         held = store.tables[number]
         if table not in self.transformed:
             self.transformed[table] = self.lanes.submit(COMPUTE, lambda: _multiplied(held.rows, weight), reads=[held.guard])
-        return self._all_rows(Staged(self.transformed[table], held.guard)) + bias
+        return self._all_rows(Staged(self.transformed[table], held.guard))
 
 
 def _multiplied(rows: Tensor, weight: Tensor) -> Tensor:

@@ -161,13 +161,13 @@ class View:
         )
         return self._saw(f"aggregate of table {table}", z)
 
-    def convolve(self, table: int, h: Tensor | None, weight: Tensor, bias: Tensor) -> Tensor:
-        """[R, C]: ``A h W^T + b``, whichever way round costs less. weight: W [C, D]. bias: b [C]."""
+    def convolve(self, table: int, h: Tensor | None, weight: Tensor) -> Tensor:
+        """[R, C]: ``A h W^T``, whichever way round costs less. weight: W [C, D]. A bias is added by :meth:`activate`."""
         assert h is not None
         narrow, wide = weight.shape
         fresh = table == 0 and self._fresh is not None
         if narrow >= wide or fresh or not self.scene.transforms_first(self.batch, self.halo, wide, narrow):
-            return self._saw(f"layer that reads table {table}", F.linear(self.aggregate(table, h), weight, bias))
+            return self._saw(f"layer that reads table {table}", F.linear(self.aggregate(table, h), weight))
         self._refuse_unwritten(table)
         source = self._source(table)
         if source is None:
@@ -183,13 +183,13 @@ class View:
         z = fresh_spmm(
             self.scene.adj, self.batch.rows, self.halo, self.slots(), inside, outside.to(inside.dtype), **self._edges()
         )
-        return self._saw(f"layer that reads table {table}", z + bias)
+        return self._saw(f"layer that reads table {table}", z)
 
-    def convolve_features(self, weight: Tensor, bias: Tensor, dropout: float = 0.0) -> Tensor:
-        """[R, C]: ``A dropout(x) W^T + b`` of the features. Without dropout the aggregate is computed once for the graph."""
+    def convolve_features(self, weight: Tensor, dropout: float = 0.0) -> Tensor:
+        """[R, C]: ``A dropout(x) W^T`` of the features. Without dropout the aggregate is computed once for the graph."""
         dropout = dropout if self.training else 0.0
         if dropout == 0.0:
-            return self._saw("first layer", F.linear(self.aggregated_features(), weight, bias))
+            return self._saw("first layer", F.linear(self.aggregated_features(), weight))
         seed, adj, rows = self.next_seed(), self.scene.adj, self.batch.rows
         options: dict[str, Any] = dict(relu=False, dropout=dropout, seed=seed)
         inside = activate(self.features(), rows=rows, **options)
@@ -197,9 +197,9 @@ class View:
         if self.scene.transforms_first(self.batch, self.halo, inside.shape[1], weight.shape[0]):
             inside, outside = (F.linear(x, weight) for x in (inside, outside))
             z = fresh_spmm(adj, rows, self.halo, self.slots(), inside, outside, **self._edges())
-            return self._saw("first layer", z + bias)
+            return self._saw("first layer", z)
         z = history_spmm(adj, rows, self.slots(), inside, outside, **self._edges())
-        return self._saw("first layer", F.linear(z, weight, bias))
+        return self._saw("first layer", F.linear(z, weight))
 
     def aggregated_features(self) -> Tensor:
         """[R, D]: what a first layer that starts with an aggregate gets; computed once for the whole graph."""
@@ -253,15 +253,16 @@ class View:
         h: Tensor,
         norm: torch.nn.BatchNorm1d | None = None,
         *,
+        bias: Tensor | None = None,
         relu: bool = True,
         dropout: float = 0.0,
     ) -> Tensor:
-        """``dropout(relu(norm(h)))``, and what comes before dropout recorded in a table, in one pass.
+        """``dropout(relu(norm(h + bias)))``, and what comes before dropout recorded in a table, in one pass.
 
         Args:
-            table: None records nothing.
+            table: None records nothing. bias: [D]; cheaper here than in the product before, which would take a pass for it.
         """
-        scale, shift, moments = self._normalise(norm, h)
+        scale, shift, moments = self._normalise(norm, h, bias)
         dropout = dropout if self.training else 0.0
         options: dict[str, Any] = dict(
             relu=relu, dropout=dropout, seed=self.next_seed() if dropout > 0 else 0, moments=moments
@@ -287,21 +288,23 @@ class View:
         return self._saw(f"table {table}", y)
 
     def _normalise(
-        self, norm: torch.nn.BatchNorm1d | None, h: Tensor
+        self, norm: torch.nn.BatchNorm1d | None, h: Tensor, bias: Tensor | None
     ) -> tuple[Tensor | None, Tensor | None, tuple[Tensor, Tensor] | None]:
-        """A BatchNorm as (scale, shift, moments for its gradient)."""
+        """A bias and a BatchNorm as (scale, shift, moments for its gradient). Where the batch's own mean is taken away, so
+        is the bias: it counts in the running mean only, and its gradient is zero."""
         if norm is None:
-            return None, None, None
+            return None, bias, None
         assert norm.running_mean is not None and norm.running_var is not None
         if self.training and len(h) > 1:
             mean, var = column_moments(h.detach())
             if not self.refreshing and norm.momentum is not None:
                 with torch.no_grad():
-                    norm.running_mean.lerp_(mean, norm.momentum)
+                    norm.running_mean.lerp_(mean if bias is None else mean + bias, norm.momentum)
                     norm.running_var.lerp_(var * (len(h) / (len(h) - 1)), norm.momentum)
             moments: tuple[Tensor, Tensor] | None = (mean, var + norm.eps)
         else:
             mean, var, moments = norm.running_mean, norm.running_var, None
+            mean = mean if bias is None else mean - bias
         scale = torch.rsqrt(var + norm.eps)
         scale = scale if norm.weight is None else norm.weight * scale
         shift = -mean * scale if norm.bias is None else norm.bias - mean * scale

@@ -1,7 +1,9 @@
 """APPNP (Gasteiger et al., 2019)."""
 
 from itertools import pairwise
+from typing import Any
 
+import torch.nn.functional as F
 from torch import Tensor
 from torch.nn import Linear, Module, ModuleList
 
@@ -49,8 +51,9 @@ class APPNP(Module):
 
     def _first(self, view: View) -> Tensor:
         h = view.dropout(view.features(), self.dropout if self.drop_input else 0.0)
+        lin: Any
         for i, lin in enumerate(self.lins[:-1]):
-            h = view.activate(None, lin(h), norm_of(self.bns, i), dropout=self.dropout)
+            h = view.activate(None, F.linear(h, lin.weight), norm_of(self.bns, i), bias=lin.bias, dropout=self.dropout)
         return self.lins[-1](h)
 
     def forward(self, view: View) -> Tensor | None:

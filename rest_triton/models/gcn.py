@@ -3,6 +3,7 @@
 from itertools import pairwise
 from typing import Any
 
+import torch.nn.functional as F
 from torch import Tensor
 from torch.nn import Linear, Module, ModuleList
 
@@ -53,8 +54,9 @@ class GCN(Module):
         return [*(self.convs if self.linear else self.convs[:-1]), *self.bns]
 
     def _first(self, view: View) -> Tensor:
+        lin: Any = self.lins[0]
         x = view.dropout(view.features(), self.dropout if self.drop_input else 0.0)
-        return view.activate(None, self.lins[0](x))
+        return view.activate(None, F.linear(x, lin.weight), bias=lin.bias)
 
     def forward(self, view: View) -> Tensor | None:
         h = view.dropout(view.start(self._first), self.dropout) if self.linear else None
@@ -65,16 +67,17 @@ class GCN(Module):
             # Names are let go of as soon as they can be: of all nodes at once, each is as large as a table.
             before = view.rows(table, h) if self.residual and table >= 0 else None
             if table < 0:
-                u = view.convolve_features(conv.lin.weight, conv.bias, self.dropout if self.drop_input else 0.0)
+                u = view.convolve_features(conv.lin.weight, self.dropout if self.drop_input else 0.0)
             else:
-                u, h = view.convolve(table, h, conv.lin.weight, conv.bias), None
+                u, h = view.convolve(table, h, conv.lin.weight), None
             if layer == last and not self.linear:
-                return u
-            norm = norm_of(self.bns, layer)
+                return u + conv.bias
+            norm, bias = norm_of(self.bns, layer), conv.bias
             if before is not None:
                 # It enters between the normalisation and the ReLU: two passes.
-                u, before, norm = view.activate(None, u, norm, relu=False) + before, None, None
-            h = view.activate(table + 1 if layer < last else None, u, norm, dropout=self.dropout)
+                u, before, norm = view.activate(None, u, norm, bias=bias, relu=False) + before, None, None
+                bias = None
+            h = view.activate(table + 1 if layer < last else None, u, norm, bias=bias, dropout=self.dropout)
             del u
             if layer == last:
                 return self.lins[1](h)

@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.nn import Linear, Module, ModuleList
 
@@ -54,8 +55,9 @@ class GCNII(Module):
         return [*self.convs, *self.bns]
 
     def _first(self, view: View) -> Tensor:
+        lin: Any = self.lins[0]
         x = view.dropout(view.features(), self.dropout if self.drop_input else 0.0)
-        return view.activate(None, self.lins[0](x))
+        return view.activate(None, F.linear(x, lin.weight), bias=lin.bias)
 
     def forward(self, view: View) -> Tensor | None:
         first = view.start(self._first)

@@ -183,6 +183,7 @@ def test_batch_norm_as_in_torch() -> None:
     norms = [torch.nn.BatchNorm1d(16), torch.nn.BatchNorm1d(16)]
     lins = [torch.nn.Linear(conv.lin.in_features, conv.lin.out_features) for conv in run.model.convs]
     for ours, theirs in zip(run.model.convs, lins, strict=True):
+        torch.nn.init.uniform_(ours.bias, -1, 1)
         theirs.load_state_dict({"weight": ours.lin.weight, "bias": ours.bias})
     dense = torch.zeros(NODES, NODES)
     target = torch.repeat_interleave(torch.arange(NODES), adj.rowptr.diff())

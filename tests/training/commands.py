@@ -3,11 +3,13 @@
 import json
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 SMALL = "synthetic:nodes=600,edges=5000,features=16,classes=4"
 FEW = ["--recipe", "none", "--parts", "6", "--per-batch", "2", "--hidden-channels", "16"]
@@ -70,3 +72,19 @@ def write_graph(path: Path, *, several: bool = False) -> dict[str, Any]:
     )  # fmt: skip
     np.savez(path, **arrays)
     return arrays
+
+
+def refusal(main: Callable[[Sequence[str]], None], arguments: Sequence[str], capsys: pytest.CaptureFixture[str]) -> str:
+    """What a command line, here in this process, says on standard error: one line, with exit code 1. Nothing is touched in
+    the current folder, but for what is prepared of data."""
+
+    def dates() -> dict[Path, int]:
+        return {p: p.stat().st_mtime_ns for p in Path().rglob("*") if p.is_file() and p.parts[0] != "data"}
+
+    before = dates()
+    with pytest.raises(SystemExit) as end:
+        main(arguments)
+    said = capsys.readouterr().err
+    assert end.value.code == 1 and said.count("\n") == 1, said
+    assert dates() == before
+    return said.strip()

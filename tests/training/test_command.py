@@ -2,14 +2,8 @@
 
 import json
 import re
-import shutil
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +15,7 @@ from rest_triton.config import Config
 from rest_triton.datasets import load
 from rest_triton.partition import partition
 
-from .commands import FEW, SMALL, Result, folder_in, metrics, run, side_by_side, summary, train, write_graph
+from .commands import FEW, SMALL, Result, folder_in, metrics, refusal, run, side_by_side, summary, train, write_graph
 
 SAGE = Path(__file__).parents[2] / "examples" / "sage.py"
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -53,30 +47,10 @@ def finished(cwd: Path) -> dict[str, Result]:
 
 
 @pytest.fixture
-def here(cwd: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """That folder, for the command line in this process."""
+def refused(cwd: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Refused:
     monkeypatch.chdir(cwd)
     monkeypatch.setattr(command_line, "keep_freed_memory", lambda: True)
-    return cwd
-
-
-@pytest.fixture
-def refused(here: Path, capsys: pytest.CaptureFixture[str]) -> Refused:
-    """What the command line says on standard error: one line, with exit code 1 and nothing touched."""
-
-    def dates() -> dict[Path, int]:
-        return {p: p.stat().st_mtime_ns for p in here.rglob("*") if p.is_file() and here / "data" not in p.parents}
-
-    def refused(*arguments: str) -> str:
-        before = dates()
-        with pytest.raises(SystemExit) as end:
-            command_line.main(arguments)
-        said = capsys.readouterr().err
-        assert end.value.code == 1 and said.count("\n") == 1, said
-        assert dates() == before
-        return said.strip()
-
-    return refused
+    return lambda *arguments: refusal(command_line.main, arguments, capsys)
 
 
 def test_what_a_run_leaves_behind(finished: dict[str, Result], cwd: Path) -> None:
@@ -242,6 +216,21 @@ def test_masks_without_a_node(mask: str, cwd: Path, refused: Refused) -> None:
     arrays = write_graph(cwd / "own.npz")
     np.savez(cwd / "own.npz", **(arrays | {mask: np.zeros(600, bool)}))
     assert refused("--dataset", "own.npz", *FEW).startswith(f"{mask} of own.npz holds no node: ")
+
+
+def test_few_training_nodes_and_no_test(cwd: Path, refused: Refused, capsys: pytest.CaptureFixture[str]) -> None:
+    """Epochs of one cluster, most of which have nothing to learn from."""
+    arrays = write_graph(cwd / "few.npz")
+    arrays["train_mask"] &= np.cumsum(arrays["train_mask"]) == 1
+    np.savez(cwd / "few.npz", **{name: value for name, value in arrays.items() if name != "test_mask"})
+    command_line.main(
+        ["--dataset", "few.npz", *FEW, "--per-batch", "1", "--max-steps", "1", "--epochs", "12", "--run-dir", "few"]
+    )
+    losses = [record["loss"] for record in metrics(cwd / "few")]
+    assert None in losses and any(losses)
+    said = capsys.readouterr().out
+    assert re.search(r"^ +\d +- +\d+\.\d\d % +\d+\.\d\d % +- ", said, re.MULTILINE) and "at the same epoch" not in said
+    assert summary(cwd / "few")["best_test"] is None
 
 
 def test_a_loss_that_is_not_finite(finished: dict[str, Result]) -> None:

@@ -186,15 +186,15 @@ def test_killed_at_every_step_of(during: str, after: bool, data: Data, tmp_path:
 
 @pytest.mark.parametrize("saved", [True, False], ids=["saved", "refilled"])
 def test_killed_again_and_again(saved: bool, data: Data, tmp_path: Path) -> None:
-    """At random, many times."""
+    """At random, many times: soon at first, and later and later, so that there is an end to it."""
     config = data.config(epochs=12, save_history=saved)
     begin = time.perf_counter()
     whole = data.run(config, tmp_path / "whole").directory.path
     took = time.perf_counter() - begin
     draw, folder, kills = random.Random(3), tmp_path / "killed", 0
-    for _ in range(200):
+    while True:
         child = Child(lambda say: go_on(config, data, folder))
-        time.sleep(draw.random() * took / 4)
+        time.sleep(draw.random() * took * (kills + 5) / 30)
         if os.WIFEXITED(child.end()):
             break
         kills += 1

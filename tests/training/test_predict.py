@@ -5,17 +5,18 @@ import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import pytest
+import torch
 
 from rest_triton import predict as command_line
+from rest_triton import train as training
 from rest_triton.config import Config
 
-from .commands import (
-    CLASSES, LABELS, NODES, Result, folder_in, metrics, run, side_by_side, summary, train, write_graph,
-)  # fmt: skip
+from . import commands
+from .commands import CLASSES, LABELS, NODES, Result, folder_in, metrics, refusal, run, side_by_side, summary
 
 Refused = Callable[..., str]
 
@@ -27,13 +28,13 @@ def cwd(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def graphs(cwd: Path) -> dict[str, dict[str, Any]]:
-    return {name: write_graph(cwd / f"{name}.npz", several=name == "several") for name in ("one", "several")}
+    return {name: commands.write_graph(cwd / f"{name}.npz", several=name == "several") for name in ("one", "several")}
 
 
 @pytest.fixture(scope="module")
 def trained(graphs: dict[str, dict[str, Any]], cwd: Path) -> dict[str, Result]:
     """Each in a run that is good, but not perfect."""
-    start = partial(partial, train, cwd=cwd, epochs=6)
+    start = partial(partial, commands.train, cwd=cwd, epochs=6)
     more = ["--lr", "0.03", "--save-history", "--partition", "random"]
     return side_by_side(
         one=start(*more, "--dropout", "0.3", "--run-dir", "one", dataset="one.npz"),
@@ -52,20 +53,10 @@ def predicted(trained: dict[str, Result], cwd: Path) -> dict[str, Result]:
 
 @pytest.fixture
 def refused(cwd: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Refused:
-    """What is said on standard error: one line, with exit code 1 and nothing written."""
     monkeypatch.chdir(cwd)
-    monkeypatch.setattr(command_line, "keep_freed_memory", lambda: True)
-
-    def refused(*arguments: str) -> str:
-        before = set(cwd.rglob("*"))
-        with pytest.raises(SystemExit) as end:
-            command_line.main(arguments)
-        said = capsys.readouterr().err
-        assert end.value.code == 1 and said.count("\n") == 1, said
-        assert set(cwd.rglob("*")) == before
-        return said.strip()
-
-    return refused
+    for module in (command_line, training):
+        monkeypatch.setattr(module, "keep_freed_memory", lambda: True)
+    return lambda *arguments: refusal(command_line.main, arguments, capsys)
 
 
 def scores_in(result: Result) -> dict[str, str]:
@@ -87,7 +78,7 @@ def test_rows_are_in_the_order_of_the_data_set(
         right = prediction[chosen] == graph["y"][chosen]
         assert f"{100 * right.mean():.2f}" == said[part]
         assert 0.5 < right.mean() < 1
-    assert 7 == int((graph["test_mask"] & (graph["y"] < 0)).sum())
+    assert (graph["test_mask"] & (graph["y"] < 0)).sum() == 7  # which are left out
 
 
 def test_it_is_the_best_epoch_that_predicts(predicted: dict[str, Result], cwd: Path) -> None:
@@ -140,7 +131,9 @@ def test_nodes_with_several_labels(
 
 def test_what_is_refused(predicted: dict[str, Result], cwd: Path, refused: Refused) -> None:
     out = ["--out", "x.npz"]
-    assert refused("--run", "nowhere", *out).startswith("nowhere is not the folder of a run: it has no config.yaml; name one")
+    assert refused("--run", "nowhere", *out).startswith(
+        "nowhere is not the folder of a run: it has no config.yaml; name one"
+    )
     assert refused("--run", "several", *out) == "several has runs of several seeds; name one, such as --run several/seed-0"
     assert refused("--run", "one", "--out", "no/x.npz") == (
         f"{cwd / 'no'} is not a folder; make it, or name a file in another one with --out"
@@ -149,13 +142,30 @@ def test_what_is_refused(predicted: dict[str, Result], cwd: Path, refused: Refus
     assert refused("--run", "one/checkpoints/epoch-000001.pt", *out).startswith(
         "one/checkpoints/epoch-000001.pt does not exist; train until"
     )
-    assert refused("--run", "one", *out, "--root", "one_predicted.npz").startswith("[Errno")
+    shutil.copytree(cwd / "one", cwd / "own")
+    config = cwd / "own" / "config.yaml"
+    config.write_text(config.read_text().replace("model: gcn", "model: sage"))
+    assert refused("--run", "own", *out).startswith("model is 'sage', one of somebody's own; predict with its class: ")
 
 
-def test_models_that_have_none_or_are_not_known(predicted: dict[str, Result], cwd: Path, refused: Refused) -> None:
-    for name, setting in (("own", "model: sage"), ("other", "parts: 5")):
-        shutil.copytree(cwd / "one", cwd / name)
-        config = cwd / name / "config.yaml"
-        config.write_text(re.sub(rf"^{setting.split()[0]} .*$", setting, config.read_text(), flags=re.MULTILINE))
-    assert refused("--run", "own", "--out", "x.npz").startswith("model is 'sage', one of somebody's own; predict with its")
-    (cwd / "data" / "partitions" / "one").mkdir(exist_ok=True, parents=True)
+def test_a_model_of_one_layer_has_no_embeddings(graphs: dict[str, dict[str, Any]], cwd: Path, refused: Refused) -> None:
+    common = ["--dataset", "one.npz", *commands.FEW, "--partition", "random", "--epochs", "1"]
+    training.main([*common, "--num-layers", "1", "--run-dir", "single"])
+    assert refused("--run", "single", "--out", "x.npz", "--embeddings").startswith("a model of one layer has no embeddings")
+    command_line.main(["--run", "single", "--out", "x.npz"])
+    with np.load("x.npz") as found:
+        assert sorted(found.files) == ["prediction", "probabilities"]
+
+
+def test_all_of_the_file_or_none_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "x.npz"
+    command_line.write_npz(path, {"a": torch.arange(3)})
+
+    def half(file: IO[bytes], **arrays: Any) -> None:
+        file.write(b"PK")
+        raise OSError("no space left")
+
+    monkeypatch.setattr(np, "savez", half)
+    with pytest.raises(OSError, match="no space left"):
+        command_line.write_npz(path, {"b": torch.zeros(3)})
+    assert [p.name for p in tmp_path.iterdir()] == ["x.npz"] and np.load(path)["a"].tolist() == [0, 1, 2]
