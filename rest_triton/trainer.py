@@ -81,7 +81,7 @@ class Trainer:
         )
         scene = Scene(
             loaded.adj, loaded.x, self.store, edge_dropout=config.edge_dropout, seed=mix64(config.seed) >> 1,
-            exact_input=config.input == "exact" and bool(widths),
+            exact_input=config.input == "exact" and config.base != "full",
         )  # fmt: skip
         self.engine = Engine(scene, self.model, amp=config.amp)
         self.optimizer = self._optimizer()

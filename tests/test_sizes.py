@@ -9,8 +9,9 @@ import pytest
 
 from rest_triton.datasets import load
 from rest_triton.plan import plan
-from rest_triton.rehearsal import Settings
 from rest_triton.sizes import UNKNOWN_CLASSES, Sizes, sizes_of
+
+from .settings import Settings
 
 
 def test_sizes_as_published_and_synthetic(tmp_path: Path) -> None:

@@ -314,6 +314,17 @@ def test_tables_on_disk_and_in_other_dtypes(tmp_path: Path) -> None:
     assert narrow != expected and torch.tensor(narrow).sub(torch.tensor(expected)).abs().max() < 0.05
 
 
+@pytest.mark.parametrize("changes", [dict(model="appnp"), dict(model="gcnii"), dict(model="gcn", linear=True)])
+def test_exact_input_of_one_layer_needs_no_tables(changes: dict[str, Any]) -> None:
+    """Then nothing is ever stale: the losses of a batch are those of full-batch training on its nodes."""
+    trainer = begun(settings(**changes, num_layers=1, input="exact"))
+    assert trainer.store.tables == [] and trainer.evaluate(error=True).keys() == {"train", "val", "test"}
+    exact = trainer.engine.exact()
+    for batch in trainer.method.batches(1):
+        torch.testing.assert_close(trainer.engine.predict(batch, 1), exact[batch.rows], rtol=1e-4, atol=1e-5)
+    assert trainer.epoch(1)["loss"] > trainer.epoch(2)["loss"]
+
+
 def test_directed_graph() -> None:
     trainer = begun(settings(**MODELS["gcn"], method="gas+rest-is"), small(directed=True))
     found = losses(trainer, 5)
