@@ -214,8 +214,9 @@ class Engine:
     def inference(self, *, record_at: int | None = None) -> Iterator[Inference]:
         """An exact pass over scratch tables, or over the run's own, whose rows are then stamped with ``record_at``."""
         made = Inference(
-            self.scene, self.model, self.maps[COMPUTE], self.pieces(), step=record_at or 0, fill=record_at is not None
-        )
+            self.scene, self.model, self.maps[COMPUTE], self.pieces(), step=record_at or 0, fill=record_at is not None,
+            entered=self._entered,
+        )  # fmt: skip
         try:
             yield made
         finally:

@@ -5,7 +5,8 @@ twice and nothing is stale; beyond the tables only a piece's activations are in 
 they are to be filled, else scratch tables in the same place, two that take turns.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -120,12 +121,15 @@ class Inference:
     Args:
         pieces: batches that together hold all nodes, each a range.
         fill: write the run's own tables, stamped with ``step``, instead of scratch tables.
+        entered: enters a piece and its halo's slots into a map, until the block ends.
     """
 
     def __init__(
-        self, scene: Scene, model: Module, maps: PositionMaps, pieces: Sequence[Batch], *, step: int, fill: bool
-    ) -> None:
+        self, scene: Scene, model: Module, maps: PositionMaps, pieces: Sequence[Batch], *, step: int, fill: bool,
+        entered: Callable[[Batch, Tensor], AbstractContextManager[Tensor]],
+    ) -> None:  # fmt: skip
         self.scene, self.model, self.maps, self.pieces, self.step = scene, model, maps, pieces, step
+        self.entered = entered
         self.begins: bool = not getattr(model, "starts_with_aggregate", False)
         self.folder: TemporaryDirectory[str] | None = None
         self.places = self._places(fill)
@@ -173,15 +177,9 @@ class Inference:
         if self.scene.store.direct:
             view = LayerView(self.scene, piece, self.scene.outside(), self.maps, **options)
             return self._forward(view)
-        halo, position = piece.halo(self.scene.adj), self.maps.take()
-        try:
-            piece.write_positions(position)
-            position[halo] = ~torch.arange(halo.numel(), dtype=position.dtype, device=position.device)
+        halo = piece.halo(self.scene.adj)
+        with self.entered(piece, halo) as position:
             return self._forward(LayerView(self.scene, piece, position, self.maps, halo=halo, **options))
-        finally:
-            piece.restore_positions(position)
-            position[halo] = ~halo.to(position.dtype)
-            self.maps.give_back(position)
 
     def _forward(self, view: LayerView) -> Tensor | None:
         result = self.model(view)

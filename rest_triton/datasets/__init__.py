@@ -54,10 +54,7 @@ def load(name: str, root: Path | str = "data", *, split: int = 0) -> Graph:
         path = Path(name)
         _check_split(name, split, 1)
         if path.is_file():
-            with open(path, "rb") as file:
-                digest = hashlib.file_digest(
-                    file, "sha256"
-                ).hexdigest()  # its content, not its date: a copy is the same file
+            digest = _digest(path)
             about = {"npz": digest, "revision": 1}
             return _prepared(name, f"{path.stem}-{digest[:12]}", root, about, lambda workspace: from_npz(path))
         return from_npz(path)  # says what is wrong
