@@ -1,7 +1,7 @@
 """Whole epochs: ours beside PyGAS's pipeline rebuilt from torch's parts, what REST adds, and what is left for Python.
 
-A GCN of 3 layers of 256 with BatchNorm and dropout 0.5, 80 clusters, on ``--graph`` (default: synthetic:arxiv). Every variant
-trains one epoch in turn, round after round; the best of each counts. Evaluation is in none of them.
+A GCN of 3 layers of 256 with BatchNorm and dropout 0.5, 80 clusters, on ``--graph`` (default: synthetic:arxiv). Every
+variant trains one epoch in turn, round after round; the best of each counts. Evaluation is in none of them.
 """
 
 from collections.abc import Callable

@@ -1,7 +1,8 @@
 """An epoch at products' full shape beside one at a tenth of it: time per edge, and the most memory that a process held.
 
-GCN 3 x 256, 5 of 40 clusters (streamed: METIS would take minutes), tables in float32 beside the model. Each size runs in a process of its
-own, as the command line would: load, fill, two epochs, evaluation. The graphs are kept in ``data/`` after the first time.
+GCN 3 x 256, 5 of 40 clusters (streamed: METIS would take minutes), tables in float32 beside the model. Each size runs in a
+process of its own, as the command line would: load, fill, two epochs, evaluation. The graphs are kept in ``data/`` after the
+first time.
 """
 
 import json
@@ -55,8 +56,8 @@ def bench_products(benchmark: Any, request: pytest.FixtureRequest, tiny: bool, r
     report.table(
         f"an epoch of GCN 3 x {hidden}, 5 of 40 clusters: time per edge {ratio:.2f} times that of the smaller graph",
         [
-            (dataset, f["seconds"], f"{1e9 * f['seconds'] / f['edges']:.1f} ns per edge, {f['memory'] / 2**30:.1f} GiB at the "
-             f"most, evaluation {f['evaluation']:.2f} s") for dataset, f in found.items()
+            (dataset, f["seconds"], f"{1e9 * f['seconds'] / f['edges']:.1f} ns per edge, {f['memory'] / 2**30:.1f} GiB at "
+             f"the most, evaluation {f['evaluation']:.2f} s") for dataset, f in found.items()
         ],
     )  # fmt: skip
     benchmark.extra_info |= {"per_edge_ratio": ratio, "memory": full["memory"]}

@@ -40,7 +40,7 @@ def finished(cwd: Path) -> dict[str, Result]:
         rest=start("--method", "gas+rest", "--run-dir", "rest"),
         importance=start("--method", "gas+rest-is", "--run-dir", "importance", "--frequency", "2"),
         full=start("--method", "full", "--run-dir", "full"),
-        seeds=start("--runs", "2", "--run-dir", "seeds", "--seed", "3"),
+        seeds=start("--runs", "2", "--run-dir", "seeds", "--seed", "1", "--epochs", "1"),
         sage=partial(run, str(SAGE), *sage, cwd=cwd),
         diverged=start("--lr", "1e30", "--run-dir", "diverged"),
     )
@@ -164,16 +164,17 @@ def test_profile_and_evaluations(finished: dict[str, Result], cwd: Path) -> None
 
 
 def test_several_seeds(finished: dict[str, Result], cwd: Path) -> None:
-    folders = [cwd / "seeds" / f"seed-{seed}" for seed in (3, 4)]
+    folders = [cwd / "seeds" / f"seed-{seed}" for seed in (1, 2)]
     results = [summary(folder) for folder in folders]
-    assert [result["seed"] for result in results] == [3, 4]
+    assert [result["seed"] for result in results] == [1, 2]
     assert metrics(folders[0])[0]["loss"] != metrics(folders[1])[0]["loss"]
     a, b = (100 * result["best_test"] for result in results)
+    assert abs(a - b) > 1  # or any spread would do
     assert f"test: {(a + b) / 2:.2f} ± {abs(a - b) / 2**0.5:.2f} % over 2 seeds" in finished["seeds"].stdout.splitlines()
     page = (cwd / "seeds" / "report.html").read_text()
-    assert "mean ± std of 2" in page and 'href="seed-3/report.html"' in page and (cwd / "seeds" / "accuracy.png").exists()
+    assert "mean ± std of 2" in page and 'href="seed-1/report.html"' in page and (cwd / "seeds" / "accuracy.png").exists()
     assert Config.of(str(cwd / "seeds" / "config.yaml")).runs == 2
-    assert Config.of(str(folders[1] / "config.yaml")).seed == 4
+    assert Config.of(str(folders[1] / "config.yaml")).seed == 2
 
 
 @pytest.mark.parametrize(
