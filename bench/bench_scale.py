@@ -15,9 +15,10 @@ import pytest
 from .measure import Report
 
 RUN = """
-import json, resource, sys, time
+import json, sys, time
 from rest_triton.config import Config
 from rest_triton.loading import load_for
+from rest_triton.machine import most_memory
 from rest_triton.malloc import keep_freed_memory
 from rest_triton.trainer import Trainer
 
@@ -35,7 +36,7 @@ seconds = time.perf_counter() - begin
 begin = time.perf_counter()
 trainer.evaluate()
 print(json.dumps(dict(seconds=seconds, evaluation=time.perf_counter() - begin, edges=trainer.loaded.adj.num_edges,
-                      memory=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)))
+                      memory=most_memory())))
 """
 
 

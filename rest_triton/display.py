@@ -1,7 +1,6 @@
 """What a person sees of a run: a bar on a terminal, lines everywhere."""
 
 import math
-import resource
 import shutil
 import sys
 from typing import Any
@@ -9,7 +8,7 @@ from typing import Any
 import torch
 
 from .config import Config
-from .machine import readable
+from .machine import most_memory, readable
 from .progress import Progress
 
 BAR = 16  # characters
@@ -28,7 +27,7 @@ def peak_memory(device: torch.device) -> int:
     """The most that this process has held: on the GPU it computes on, or of the host."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    return most_memory()
 
 
 def percent(value: float | None) -> str:

@@ -2,6 +2,8 @@
 
 import os
 import platform
+import resource
+import sys
 from pathlib import Path
 
 
@@ -18,6 +20,15 @@ def available_memory() -> int:
         line.split()[1] for line in _read("/sys/fs/cgroup/memory.stat").splitlines() if line.startswith("inactive_file ")
     ]
     return min(free, int(limit) - int(used) + sum(map(int, cache)))  # files that are only remembered give way
+
+
+def most_memory() -> int:
+    """Bytes that this process has held at the most. Of getrusage's figure it may have inherited a part: that one survives
+    the change of program from a parent that was larger."""
+    for line in _read("/proc/self/status").splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def _read(path: str) -> str:

@@ -72,9 +72,9 @@ class Trainer:
         self.model = build(kind, loaded.x.shape[1], graph.num_classes, config).to(self.device)
         self.method = method_for(config, loaded.ptr, config.device)
         self.schedule = schedule_for(config, loaded.ptr, config.device)
-        place: dict[str, Any] = dict(place=config.history)
+        place: dict[str, Any] = dict(place=config.history, fingerprint=loaded.fingerprint)
         if config.history == "disk":
-            place |= dict(folder=folder or Path("history"), fingerprint=loaded.fingerprint)
+            place |= dict(folder=folder or Path("history"))
         widths = self.method.widths(self.model)
         self.store = HistoryStore(
             graph.num_nodes, widths, dtype=DTYPES[config.dtype], device=self.device, **(place if widths else {})

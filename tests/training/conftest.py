@@ -1,16 +1,5 @@
-"""Tiny tensors: a team of threads would only wait for each other, in tests and in the processes they start."""
+"""See tests/one_thread.py."""
 
-from collections.abc import Iterator
+from ..one_thread import on_one_thread
 
-import pytest
-import torch
-
-
-@pytest.fixture(autouse=True, scope="package")
-def on_one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("OMP_NUM_THREADS", "1")
-        yield
-    torch.set_num_threads(before)
+__all__ = ["on_one_thread"]

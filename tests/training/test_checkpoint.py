@@ -246,7 +246,6 @@ def test_the_best_is_what_best_pt_holds(data: Data, tmp_path: Path) -> None:
     assert summary is not None and (summary["best_epoch"], summary["best_val"]) == (6, 2.0)
 
 
-@pytest.mark.xfail(strict=True, reason="Trainer gives a fingerprint to tables on disk only, and files compare it")
 def test_tables_move(data: Data, tmp_path: Path) -> None:
     """Where tables are does not make it another run."""
     whole = data.run(data.config(), tmp_path / "whole")
