@@ -129,4 +129,4 @@ def test_the_order_in_which_it_is_durable(data: Data, tmp_path: Path, monkeypatc
         ("sync", f"{state}.partial"), ("name", state), ("sync", "checkpoints"),
     ]  # fmt: skip
     first = events.index(("sync", "checkpoints/best.pt.partial"))
-    assert events[first - 1] == ("sync", ".")  # the name of the folder of checkpoints
+    assert events[first - 2 : first] == [("sync", ".")] * 2  # the names of config.yaml and of the folder of checkpoints
