@@ -60,7 +60,7 @@ def test_oldest_takes_those_that_waited_longest() -> None:
     batches = [batch for epoch in range(10) for batch in trained.epoch(epoch)]
     for step, batch in enumerate(batches, start=1):
         engine.refreshed.clear()
-        schedule.before(engine, batch, step)  # type: ignore[arg-type]
+        schedule.before(engine, batch, step)
         written[batch.clusters[0]] = step
         assert len(engine.refreshed) == 2
         for other in engine.refreshed:
@@ -115,5 +115,5 @@ def test_a_schedule_goes_on_where_it_was(order: str) -> None:
         if step == 6:
             second.load(first.state())
             first = second
-        first.before(engine, batch, step)  # type: ignore[arg-type]
+        first.before(engine, batch, step)
     assert [b.clusters for b in engine.refreshed] == [b.clusters for b in expected.refreshed]

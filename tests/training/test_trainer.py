@@ -189,7 +189,7 @@ def test_accumulated_gradients_are_the_mean() -> None:
         one.method.train(one.engine, batch, 1, half(one, batch))
     expected = gradients(one.model)
     both = begun(settings(model="gcn", accumulate=2))
-    both.engine.update = lambda optimizer, clip: seen.append(gradients(both.model))  # type: ignore[method-assign]
+    both.engine.update = lambda optimizer, clip: seen.append(gradients(both.model))
     seen: list[list[Tensor]] = []
     record = both.epoch(1)
     assert record["steps"] == 2 and len(seen) == 2 and both.step == 2
@@ -286,12 +286,12 @@ def test_a_loss_that_is_not_finite_is_explained(break_it: str, where: str, monke
     trainer.step = 1
     with torch.no_grad():
         if break_it == "weight":
-            trainer.model.convs[1].lin.weight[0, 0] = torch.nan  # type: ignore[index,union-attr,operator]
+            trainer.model.convs[1].lin.weight[0, 0] = torch.nan
         elif break_it == "table":
             trainer.store.tables[1].rows[:] = torch.inf
         elif break_it == "layer":
-            trainer.model.convs[0].bias[:] = 1e30  # type: ignore[index,union-attr,operator]
-            trainer.model.convs[1].lin.weight[:] = 1e30  # type: ignore[index,union-attr,operator]
+            trainer.model.convs[0].bias[:] = 1e30
+            trainer.model.convs[1].lin.weight[:] = 1e30
         else:
             monkeypatch.setattr("rest_triton.trainer.loss_for", lambda *_: lambda logits: logits.sum() * torch.nan)
     with pytest.raises(NotFinite, match=f"the loss of step 2 is not finite: {where}"):
