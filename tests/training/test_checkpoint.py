@@ -1,6 +1,5 @@
 """Checkpoints hold everything: a run that was stopped and taken up again is the same run, bit by bit."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +12,7 @@ from rest_triton.trainer import Trainer
 
 from .resuming import Data, losses, newest, records, same, state_in
 
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Data:
-    return Data.make(tmp_path_factory.mktemp("data"))
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch, threads: Callable[[int], None]) -> None:
-    """One thread, which is enough for a hundred nodes, and no pictures."""
-    threads(1)
-    monkeypatch.setattr(session, "write_report", lambda path: None)
+pytestmark = pytest.mark.usefixtures("without_pictures")
 
 
 @pytest.mark.parametrize("order", ["uniform", "oldest"])

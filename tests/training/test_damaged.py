@@ -21,17 +21,7 @@ from rest_triton.models import GCN
 
 from .resuming import Data, content, losses, newest, records, same, state_in
 
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Data:
-    return Data.make(tmp_path_factory.mktemp("data"))
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch, threads: Callable[[int], None]) -> None:
-    """One thread, which is enough for a hundred nodes, and no pictures."""
-    threads(1)
-    monkeypatch.setattr(session, "write_report", lambda path: None)
+pytestmark = pytest.mark.usefixtures("without_pictures")
 
 
 @pytest.fixture(scope="module")

@@ -101,16 +101,7 @@ def test_killed_at_random(root: Path, tmp_path: Path) -> None:
     assert [found[e] == expected[e] for e in found] == [e <= taken_up for e in found]
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Data:
-    return Data.make(tmp_path_factory.mktemp("data"))
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch, threads: Callable[[int], None]) -> None:
-    """One thread, for a process that is forked has no others, and no pictures."""
-    threads(1)
-    monkeypatch.setattr(session, "write_report", lambda path: None)
+pytestmark = pytest.mark.usefixtures("without_pictures")
 
 
 CALLS = ("fsync", "replace", "unlink")

@@ -4,7 +4,7 @@ import errno
 import os
 import re
 import resource
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,17 +16,7 @@ from rest_triton.checkpoint import epoch_path, read
 
 from .resuming import Data, content, newest, records, same, state_in
 
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Data:
-    return Data.make(tmp_path_factory.mktemp("data"))
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch, threads: Callable[[int], None]) -> None:
-    """One thread, which is enough for a hundred nodes, and no pictures."""
-    threads(1)
-    monkeypatch.setattr(session, "write_report", lambda path: None)
+pytestmark = pytest.mark.usefixtures("without_pictures")
 
 
 @pytest.fixture
