@@ -1,16 +1,16 @@
 """Shapes of the real size for --benchmark-only, tiny ones for --benchmark-disable; the report at the end."""
 
-import platform
-import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
-import torch
 
 from rest_triton.malloc import keep_freed_memory
 
 from .measure import Report
+from .results import about, write
 
+LATEST = Path(__file__).parent / "results" / "latest.json"
 _REPORT = pytest.StashKey[Report]()
 
 
@@ -22,6 +22,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     parser.addoption(
         "--graph", default="synthetic:arxiv", help="what whole epochs are measured on: a data set, or the path of an .npz"
+    )
+    parser.addoption(
+        "--results", default="", help="where records are written, as .json and .csv (default: bench/results/latest)"
     )
 
 
@@ -42,41 +45,33 @@ def report(request: pytest.FixtureRequest) -> Report:
     return request.config.stash[_REPORT]
 
 
-def _processor() -> str:
-    try:
-        names = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
-        return names[0].split(":", 1)[1].strip()
-    except (OSError, IndexError):
-        return platform.processor() or "unknown processor"
+def summary(machine: dict[str, Any]) -> str:
+    gpu = f", {machine['gpu']}" if machine["gpu"] else ""
+    packages = ", ".join(f"{name} {number}" for name, number in machine["versions"].items())
+    return f"{machine['processor']}, {machine['threads']} threads{gpu}; {packages}; {machine['commit']}"
 
 
-def _commit() -> str:
-    run = subprocess.run(
-        ["git", "describe", "--always", "--dirty"], capture_output=True, text=True, cwd=Path(__file__).parent
-    )
-    return run.stdout.strip() or "no commit"
-
-
-def machine() -> str:
-    import numba
-
-    threads = torch.get_num_threads()
-    gpu = f", {torch.cuda.get_device_name()}" if torch.cuda.is_available() else ""
-    return f"{_processor()}, {threads} threads{gpu}; torch {torch.__version__}, numba {numba.__version__}; {_commit()}"
+def _about(config: pytest.Config) -> dict[str, Any]:
+    return about(malloc="freed memory kept, for all sides" if config.getoption("--keep-freed-memory") else "as it comes")
 
 
 def pytest_benchmark_update_machine_info(config: pytest.Config, machine_info: dict) -> None:
-    machine_info["summary"] = machine()
+    machine_info["summary"] = summary(_about(config))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    lines = config.stash[_REPORT].lines
-    if lines:
-        terminalreporter.section("against the alternatives (best of interleaved rounds)")
-        terminalreporter.write_line(machine())
-        kept = config.getoption("--keep-freed-memory")
-        terminalreporter.write_line(f"malloc: {'freed memory kept, for all sides' if kept else 'as it comes'}")
-        if config.getoption("benchmark_disable"):
-            terminalreporter.write_line("tiny shapes: this only shows that the benchmarks run, the times mean nothing")
-        for line in lines:
-            terminalreporter.write_line(line)
+    report, tiny = config.stash[_REPORT], config.getoption("benchmark_disable")
+    if not report.lines and not report.records:
+        return
+    machine = _about(config)
+    terminalreporter.section("against the alternatives (best of interleaved rounds)")
+    terminalreporter.write_line(summary(machine))
+    terminalreporter.write_line(f"malloc: {machine['malloc']}")
+    if tiny:
+        terminalreporter.write_line("tiny shapes: this only shows that the benchmarks run, the times mean nothing")
+    for line in report.lines:
+        terminalreporter.write_line(line)
+    results = config.getoption("--results")
+    if report.records and (results or not tiny):
+        written = write(Path(results or LATEST), machine, report.records)
+        terminalreporter.write_line(f"\n{len(report.records)} records in {' and '.join(map(str, written))}")
