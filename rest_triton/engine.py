@@ -164,6 +164,25 @@ class Engine:
             finally:
                 view.close()
 
+    def gradients(self, batch: Batch, step: int, loss_of: Callable[[Tensor], Tensor | None]) -> tuple[Tensor, Tensor] | None:
+        """(gradient of a batch's loss for all weights, as one vector; its logits), in eval mode, with histories. Nothing is
+        written, and nothing is added to the gradients that are there. None if the batch has no node to learn from."""
+        halo, parameters = self._halo(batch), [p for p in self.model.parameters() if p.requires_grad]
+        with self._entered(batch, None if self.store.direct else halo) as position:
+            view = View(
+                self.scene, batch, position, self.maps[COMPUTE], step=step, training=False, recording=False, halo=halo
+            )
+            try:
+                logits = self.model(view)
+                loss = loss_of(logits)
+                if loss is None:
+                    return None
+                found = torch.autograd.grad(loss, parameters, allow_unused=True)
+            finally:
+                view.close()
+        each = [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, found, strict=True)]
+        return torch.cat([g.flatten() for g in each]), logits.detach()
+
     def update(self, optimizer: torch.optim.Optimizer, clip: float = 0.0) -> None:
         """Move the weights, once everybody has read them. clip: the largest norm of the gradient; 0: any."""
 

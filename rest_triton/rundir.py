@@ -69,6 +69,9 @@ class RunDirectory:
             self._events = EventWriter(self.path)
         flat = {name: value for name, value in record.items() if isinstance(value, int | float) and name != "epoch"}
         flat |= {f"{PARTS_OF_TIME}/{name}": value for name, value in record.get(PARTS_OF_TIME, {}).items()}
+        for name, values in record.items():
+            if isinstance(values, list):  # one for each table
+                flat |= {f"{name}/{number}": value for number, value in enumerate(values)}
         self._events.scalars(record["epoch"], flat)
 
     def records(self) -> list[dict[str, Any]]:

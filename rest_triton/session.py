@@ -23,6 +23,7 @@ from .profiling import profiled
 from .progress import notice, progress
 from .report import write_report, write_summary
 from .rundir import RunDirectory, check_free, new_folder
+from .scores import PARTS
 from .sizes import sizes_of
 from .trainer import Trainer
 
@@ -143,7 +144,7 @@ class Run:
         found = self.trainer.evaluate(error=self._due(epoch, self.config.error_every))
         record |= found
         if not self.best or found["val"] > self.best["val"]:
-            self.best = {"epoch": epoch, **{part: value for part, value in found.items() if part != "error"}}
+            self.best = {"epoch": epoch, **{part: found[part] for part in PARTS if part in found}}
             self._checkpoint(self.directory.checkpoints / "best.pt", record, tables=False)
         record |= {"best_val": self.best["val"]} | ({"best_test": self.best["test"]} if "test" in self.best else {})
 

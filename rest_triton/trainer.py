@@ -22,10 +22,10 @@ from .loading import Loaded
 from .methods import method_for
 from .models import build, model_named, parameter_groups
 from .rehearsal import DTYPES
-from .rest import schedule_for
+from .rest import Rest, schedule_for
 from .scene import Scene
 from .scores import loss_for, scores
-from .staleness import approximation_error
+from .staleness import exact_engine, mean_distance, predictions, table_staleness
 
 PHASES = ("data", "refresh", "train", "evaluation")
 
@@ -163,19 +163,34 @@ class Trainer:
         self.step = step
         return losses
 
-    def evaluate(self, *, error: bool = False) -> dict[str, float]:
-        """Scores of all parts of the split by exact inference, and the approximation error if asked for."""
+    def evaluate(self, *, error: bool = False) -> dict[str, Any]:
+        """Scores of all parts of the split by exact inference.
+
+        With ``error`` also how far histories are from the truth now: ``error`` of results made with them, and their scores
+        ``stale_train``, …; ``staleness`` of each table, and ``staleness_relative`` (:mod:`rest_triton.staleness`).
+        """
         with self.clock.phase("evaluation"):
-            error = error and bool(self.store.tables)
+            if error and self.store.tables:
+                return self._compare()
             writes = self.config.eval_updates_history and bool(self.store.tables)
-            # One pass does both, unless the tables as they are must be compared with it first, or would round what it reads.
-            both = writes and not error and self.config.dtype == "float32"
-            exact = self.engine.exact(record_at=self.step if both else None)
-            found = scores(exact, self.loaded.graph)
-            if error:
-                found["error"] = approximation_error(self.engine, self.method.batches(0), exact, self.step)
+            # One pass does both, unless the tables would round what it reads.
+            both = writes and self.config.dtype == "float32"
+            found: dict[str, Any] = dict(scores(self.engine.exact(record_at=self.step if both else None), self.loaded.graph))
             if writes and not both:
                 self.engine.fill(self.step)
+        return found
+
+    def _compare(self) -> dict[str, Any]:
+        graph = self.loaded.graph
+        with exact_engine(self.engine) as (fresh, exact):
+            stale = predictions(self.engine, self.method.cover(), self.step)
+            rows, relative = table_staleness(self.store, fresh.store)
+        found: dict[str, Any] = dict(scores(exact, graph))
+        found["error"] = mean_distance(stale, exact)[0]
+        found |= {f"stale_{part}": value for part, value in scores(stale, graph).items()}
+        found |= {"staleness": rows, "staleness_relative": relative}
+        if self.config.eval_updates_history:
+            self.engine.fill(self.step)
         return found
 
     def state(self) -> dict[str, Any]:

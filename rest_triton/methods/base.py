@@ -26,6 +26,10 @@ class Method(ABC):
     def batches(self, epoch: int) -> list[Batch]:
         """The batches of an epoch; they depend on its number alone, so that it can be repeated."""
 
+    def cover(self) -> list[Batch]:
+        """Every node in exactly one of these, to measure by."""
+        return self.batches(0)
+
     @abstractmethod
     def widths(self, model: Module) -> list[int]:
         """The widths of the tables that it needs."""
