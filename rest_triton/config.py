@@ -22,13 +22,15 @@ KINDS: dict[type, tuple[str, str]] = {  # what people call them, and what stands
 
 
 def _option(default: Any, text: str, *, group: str, choices: Sequence[str] = (), least: float | None = None,
-            most: float | None = None) -> Any:  # fmt: skip
-    """A field with what the command line and the checks need to know of it."""
-    return field(default=default, metadata=dict(help=text, choices=tuple(choices), least=least, most=most, group=group))
+            most: float | None = None, word: str = "") -> Any:  # fmt: skip
+    """A field with what the command line and the checks need to know of it. word: what may stand instead of a number."""
+    known = dict(help=text, choices=tuple(choices), least=least, most=most, group=group, word=word)
+    return field(default=default, metadata=known)
 
 
 MODELS = ("gcn", "appnp", "gcnii")
 METHODS = ("gas", "gas+rest", "gas+rest-is", "full")
+AUTO = "auto"
 
 
 @dataclass(frozen=True)
@@ -66,9 +68,17 @@ class Config:
         "gas", "histories as they are, refreshed by REST or by REST-IS; or all nodes in one batch, without any",
         choices=METHODS, group="method",
     )  # fmt: skip
-    frequency: int = _option(
-        1, "REST: refreshes per step; REST-IS: pieces in which a batch's halo is refreshed", least=1, group="method"
+    frequency: int | str = _option(
+        1, "REST: refreshes per step; auto: as many as keep rows young; REST-IS: pieces in which a halo is refreshed",
+        least=1, word=AUTO, group="method",
+    )  # fmt: skip
+    target_age: float = _option(
+        4.0, "frequency auto: the mean age of rows, in steps, that is not exceeded", least=0, group="method"
     )
+    target_drift: float = _option(
+        0.0, "frequency auto: instead of age, how far rows may have moved when they are written again, as a share of their "
+        "size; 0: age counts", least=0, group="method",
+    )  # fmt: skip
     refresh_batch: str = _option(
         "same", "REST: clusters that one refresh renews: as many as a batch has, half of all, or all, by an exact pass",
         choices=("same", "half", "full"), group="method",
@@ -124,7 +134,12 @@ class Config:
                 f"per_batch is {self.per_batch}, and there are {self.parts} clusters; give --per-batch 1 to "
                 f"{self.parts}, or more --parts"
             )
-        if self.rest == "rest" and self.refresh_batch == "full" and self.frequency > 1:
+        if self.frequency == AUTO and self.rest != "rest":
+            raise ValueError(
+                f"frequency is auto with method {self.method}, which does not choose how much it refreshes; give --method "
+                "gas+rest, or a whole number"
+            )
+        if self.rest == "rest" and self.refresh_batch == "full" and self.frequency != 1:
             raise ValueError(
                 f"frequency is {self.frequency} with refresh_batch full: one pass makes every row fresh, and the weights do "
                 "not move before the next; give --frequency 1"
@@ -144,6 +159,11 @@ class Config:
     def rest(self) -> str:
         """``rest``, ``rest-is`` or nothing."""
         return self.method.partition("+")[2]
+
+    @property
+    def refreshes(self) -> int:
+        """``frequency`` as a number; what it is with auto depends on the step, and 1 stands for it."""
+        return self.frequency if isinstance(self.frequency, int) else 1
 
     @classmethod
     def of(cls, recipe: str | None = None, **settings: Any) -> "Config":
@@ -169,19 +189,22 @@ class Config:
 
 
 def _kind(f: "Field[Any]") -> Any:
-    return {kind.__name__: kind for kind in KINDS}[getattr(f.type, "__name__", str(f.type))]
+    return {kind.__name__: kind for kind in KINDS}[getattr(f.type, "__name__", str(f.type)).split(" | ")[0]]
 
 
 def _checked(f: "Field[Any]", value: Any) -> Any:
     """The value in the type of its field, or an error that names it and what fits."""
     kind, m = _kind(f), f.metadata
+    if m["word"] and value == m["word"]:
+        return value
     if kind in (int, float) and isinstance(value, str):  # from the command line; and YAML reads 5e-4 as text
         with suppress(ValueError):
             value = kind(value)
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         value = float(value)
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise ValueError(f"{f.name} is {value!r}; it must be {KINDS[kind][0]}")
+        other = f" or {m['word']}" if m["word"] else ""
+        raise ValueError(f"{f.name} is {value!r}; it must be {KINDS[kind][0]}{other}")
     if m["choices"] and value not in m["choices"]:
         raise ValueError(f"{f.name} is {value!r}: {nearest(str(value), m['choices'])}")
     if kind is float and not math.isfinite(value):
@@ -238,7 +261,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         if kind is bool:
             group.add_argument(flag(f.name), action=argparse.BooleanOptionalAction, **common)
         else:
-            group.add_argument(flag(f.name), metavar="|".join(m["choices"]) or KINDS[kind][1], **common)
+            sign = KINDS[kind][1] + (f"|{m['word']}" if m["word"] else "")
+            group.add_argument(flag(f.name), metavar="|".join(m["choices"]) or sign, **common)
 
 
 def flag(name: str) -> str:

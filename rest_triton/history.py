@@ -205,6 +205,15 @@ class HistoryStore:
                 gather_rows(source.rows, some, out=into)
             self.files.touched(into.nbytes)
 
+    def read(self, table: int, nodes: Tensor) -> Tensor:
+        """float32 [K, D]: a copy of the rows of some nodes, int64[K], as they are after all that was submitted before."""
+        if self.direct:
+            held = self.tables[table]
+            work = partial(gather_rows, held.rows, nodes, dtype=torch.float32)
+            return self.lanes.submit(self.lanes.current, work, reads=[held.guard])
+        staged = self.stage(table, nodes)
+        return self.lanes.submit(self.lanes.current, lambda: staged.rows.to(torch.float32, copy=True), reads=[staged.guard])
+
     def buffer(self, turn: int, count: int, width: int) -> Staged:
         """Memory for ``count`` rows on the device, in the tables' dtype: the same as last time, if it is enough."""
         key = (self.lanes.current, turn, width)  # forwards on two lanes do not wait for each other's buffers

@@ -315,8 +315,8 @@ def rehearse(sizes: Sizes, config: Config) -> Rehearsal:
             live.begin()
             engine.step(
                 batch, number, lambda logits: torch.nn.functional.cross_entropy(logits, labels), optimizer,
-                refresh=[other] * config.frequency if len(other) else (),
-                importance=config.frequency if config.rest == "rest-is" else 0,
+                refresh=[other] * config.refreshes if len(other) else (),
+                importance=config.refreshes if config.rest == "rest-is" else 0,
                 refresh_training=config.refresh_mode == "train",
             )  # fmt: skip
             step, step_sent = live.extra(), waiting.arrived()

@@ -165,7 +165,11 @@ def _sentence(run: Run, seeds: int = 1) -> str:
     text += f" of width {s['hidden_channels']}" if "hidden_channels" in s else ""
     text += f", trained on {s.get('dataset', 'a graph')}" + (f" by {METHODS.get(method, method)}" if method else "")
     frequency = s.get("frequency")
-    if rest == "rest" and frequency is not None:
+    if rest == "rest" and frequency == "auto":
+        drift = s.get("target_drift")
+        kept = f"their drift under {drift}" if drift else f"their mean age under {s.get('target_age')} steps"
+        text += f" with as many refreshes per step as keep rows' {kept.removeprefix('their ')}"
+    elif rest == "rest" and frequency is not None:
         text += f" with {frequency} refresh{'' if frequency == 1 else 'es'} per step"
     elif rest == "rest-is" and frequency is not None:
         text += f" with each batch's halo refreshed in {frequency} piece{'' if frequency == 1 else 's'}"

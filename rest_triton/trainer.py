@@ -98,6 +98,7 @@ class Trainer:
         """Fill the tables by one exact pass."""
         with self.clock.phase("evaluation"):
             self.engine.fill(self.step)
+        self.schedule.filled(self.step)
 
     def epoch(self, number: int, show: Callable[[int, int, float | None], None] | None = None) -> dict[str, Any]:
         """Train on all batches of epoch ``number``. Returns the mean loss and the mean age of rows over its steps; what each
@@ -105,7 +106,7 @@ class Trainer:
 
         NotFinite if a loss is NaN or infinite; the weights are then those that gave it.
         """
-        self.clock, before = Clock(), self.step
+        self.clock, before, refreshed = Clock(), self.step, self.schedule.refreshes
         losses: list[Tensor] = []
         ages: list[Tensor | float] = []
         batches = self.method.batches(number)
@@ -122,6 +123,8 @@ class Trainer:
         record: dict[str, Any] = {"epoch": number, "step": self.step, "steps": self.step - before, "loss": mean}
         if ages:
             record["age"] = sum(map(float, ages)) / len(ages)
+        if isinstance(self.schedule, Rest):
+            record["frequency"] = (self.schedule.refreshes - refreshed) / max(1, len(batches))
         return record
 
     def _age(self) -> Tensor | float:
@@ -169,15 +172,18 @@ class Trainer:
         With ``error`` also how far histories are from the truth now: ``error`` of results made with them, and their scores
         ``stale_train``, …; ``staleness`` of each table, and ``staleness_relative`` (:mod:`rest_triton.staleness`).
         """
+        writes = self.config.eval_updates_history and bool(self.store.tables)
         with self.clock.phase("evaluation"):
             if error and self.store.tables:
-                return self._compare()
-            writes = self.config.eval_updates_history and bool(self.store.tables)
-            # One pass does both, unless the tables would round what it reads.
-            both = writes and self.config.dtype == "float32"
-            found: dict[str, Any] = dict(scores(self.engine.exact(record_at=self.step if both else None), self.loaded.graph))
-            if writes and not both:
+                found, written = self._compare(), False
+            else:
+                # One pass does both, unless the tables would round what it reads.
+                written = writes and self.config.dtype == "float32"
+                found = dict(scores(self.engine.exact(record_at=self.step if written else None), self.loaded.graph))
+            if writes and not written:
                 self.engine.fill(self.step)
+        if writes:
+            self.schedule.filled(self.step)
         return found
 
     def _compare(self) -> dict[str, Any]:
@@ -188,10 +194,7 @@ class Trainer:
         found: dict[str, Any] = dict(scores(exact, graph))
         found["error"] = mean_distance(stale, exact)[0]
         found |= {f"stale_{part}": value for part, value in scores(stale, graph).items()}
-        found |= {"staleness": rows, "staleness_relative": relative}
-        if self.config.eval_updates_history:
-            self.engine.fill(self.step)
-        return found
+        return found | {"staleness": rows, "staleness_relative": relative}
 
     def state(self) -> dict[str, Any]:
         """All that a checkpoint holds but the tables."""

@@ -70,7 +70,7 @@ def test_oldest_takes_those_that_waited_longest() -> None:
         if step > 8:
             # Eight clusters, two of them refreshed at each step, and one trained on that may be any.
             assert max(step - at for at in written) <= 4
-    assert schedule.state() == {"written": written}
+    assert schedule.state()["written"] == written
 
 
 def test_oldest_has_nothing_to_do_where_everyone_is_trained_on() -> None:

@@ -132,6 +132,20 @@ def test_same_seed_same_losses_whatever_ran_before(method: str) -> None:
     assert step_losses(begun(config.changed(seed=1)), 3) != first
 
 
+def plain_of(trainer: Trainer) -> dict[str, float]:
+    return scores(trainer.engine.exact(), trainer.loaded.graph)
+
+
+@pytest.mark.parametrize("error", [False, True])
+def test_tables_that_round_do_not_change_what_an_evaluation_finds(error: bool) -> None:
+    trainer = begun(settings(**MODELS["gcn"]).changed(eval_updates_history=True, dtype="bfloat16"))
+    trainer.epoch(1)
+    expected = plain_of(trainer)
+    found = trainer.evaluate(error=error)
+    assert {part: found[part] for part in expected} == expected
+    assert trainer.store.ages(1, trainer.step).mean == 0
+
+
 def test_evaluation_leaves_no_trace_unless_it_is_to() -> None:
     """Exact inference on scratch tables; with eval_updates_history the tables get its rows, stamped with now."""
     config = settings(**MODELS["gcn"])
@@ -144,8 +158,11 @@ def test_evaluation_leaves_no_trace_unless_it_is_to() -> None:
     writing = begun(config.changed(eval_updates_history=True))
     writing.epoch(1)
     assert writing.store.ages(0, writing.step).mean > 0
-    writing.evaluate()
+    assert writing.evaluate() == plain_of(writing)
     assert writing.store.ages(0, writing.step).mean == 0
+    rows = [table.rows.clone() for table in writing.store.tables]
+    writing.engine.fill(writing.step)
+    assert all(torch.equal(a, b.rows) for a, b in zip(rows, writing.store.tables, strict=True))
     assert writing.epoch(2)["loss"] != plain.epoch(3)["loss"]
 
 
