@@ -1,110 +1,100 @@
-"""Whole epochs: ours beside PyGAS's pipeline rebuilt from torch's parts, what REST adds, and what is left for Python.
+"""Whole epochs: ours beside PyGAS's pipeline rebuilt from torch's parts, what each spends them on, and what REST adds.
 
-A GCN of 3 layers of 256 with BatchNorm and dropout 0.5, 80 clusters, on ``--graph`` (default: synthetic:arxiv). Every
-variant trains one epoch in turn, round after round; the best of each counts. Evaluation is in none of them.
+GCN, APPNP and GCNII of width 256, 80 clusters, on ``--graph`` (default: synthetic:arxiv). Every variant trains one epoch in
+turn, round after round; the best of each counts. Evaluation is in none of them.
 """
 
-from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
-from rest_triton.batches import ClusterBatches
-from rest_triton.config import Config
-from rest_triton.datasets import load
-from rest_triton.graph import Graph
-from rest_triton.loading import Loaded, load_for
-from rest_triton.partition import partition
+from rest_triton.loading import load_for
 from rest_triton.trainer import Trainer
 
-from .measure import Report, best
-from .pygas import PyGAS
-from .pygas_models import GCN
+from .measure import Report, timed
+from .pipelines import PARTS, THEIRS, TINY, epochs, epochs_of, our_shares, overhead, permuted, pygas, settings, their_shares
+from .pipelines import title as title_of
+from .results import Record
 
-PARTS, TINY = 80, "synthetic:nodes=1600,edges=16000,features=32,classes=8"
 METHODS: dict[str, dict[str, Any]] = {
-    "GAS": dict(method="gas"),
-    "GAS + REST, F = 1": dict(method="gas+rest"),
-    "GAS + REST, F = 2": dict(method="gas+rest", frequency=2),
-    "GAS + REST-IS": dict(method="gas+rest-is"),
-    "full batch": dict(method="full"),
+    "ours": dict(method="gas"),
+    "ours + REST, F = 1": dict(method="gas+rest"),
+    "ours + REST-IS": dict(method="gas+rest-is"),
 }
+FREQUENCIES = range(6)
 
 
-def settings(dataset: str, root: str, tiny: bool, **changes: Any) -> Config:
-    hidden = 16 if tiny else 256
-    common: dict[str, Any] = dict(dataset=dataset, root=root, device="cpu", parts=PARTS, num_layers=3)
-    return Config(**common, hidden_channels=hidden, batch_norm=True, dropout=0.5, **changes)
-
-
-def epochs(trainer: Trainer) -> Callable[[], object]:
-    """One more epoch at each call."""
-    trainer.begin()
-    numbers = iter(range(1, 1 << 30))
-    return lambda: trainer.epoch(next(numbers))
-
-
-def permuted(config: Config) -> tuple[Graph, torch.Tensor]:
-    graph = load(config.dataset, config.root)
-    clusters = partition(graph, config.parts, root=config.root)
-    return clusters.apply(graph), clusters.ptr
-
-
-def pygas(config: Config, graph: Graph, ptr: torch.Tensor, like: Trainer) -> PyGAS:
-    """With the weights that ours begins with."""
-    assert graph.num_classes is not None
-    model = GCN(graph.num_features, config.hidden_channels, graph.num_classes, 3, dropout=0.5, batch_norm=True)
-    model.load_state_dict(like.model.state_dict(), strict=False)
-    made = PyGAS(graph, ptr, config.per_batch, model, lr=config.lr, seed=0)
-    made.fill()
-    return made
-
-
-def overhead(trainer: Trainer, steps: int) -> float:
-    """Seconds of a step that are not spent on data: the same steps on a graph of as many clusters, a node in each."""
-    nodes = PARTS * 2
-    ring = torch.arange(nodes)
-    masks = {name: torch.ones(nodes, dtype=torch.bool) if name == "train_mask" else torch.zeros(nodes, dtype=torch.bool)
-             for name in ("train_mask", "val_mask", "test_mask")}  # fmt: skip
-    graph = Graph.from_edges(
-        torch.stack([ring, ring.roll(1)]), nodes, symmetrise=True, x=torch.randn(nodes, 4), y=ring % 3, **masks
-    )
-    assert isinstance(graph.x, torch.Tensor)
-    ptr = torch.arange(0, nodes + 1, 2)
-    loaded = Loaded(graph, graph.adjacency("gcn"), graph.x, ptr, ring, graph.fingerprint, "a ring")
-    small = Trainer(trainer.config.changed(hidden_channels=4), loaded)
-    return best({"": epochs(small)}, steps)[""] / len(ClusterBatches(ptr, trainer.config.per_batch))
+def where(request: pytest.FixtureRequest, tiny: bool, tmp_path: Path) -> tuple[str, str, str]:
+    """(data set, folder, what to call it)."""
+    if tiny:
+        return TINY, str(tmp_path), "tiny"
+    dataset: str = request.config.getoption("--graph")
+    return dataset, "data", Path(dataset).stem
 
 
 @pytest.mark.parametrize("per_batch", [40, 5])
+@pytest.mark.parametrize("model", ["gcn", "appnp", "gcnii"])
 def bench_epoch(
-    benchmark: Any, request: pytest.FixtureRequest, tiny: bool, report: Report, tmp_path: str, per_batch: int
+    benchmark: Any, request: pytest.FixtureRequest, tiny: bool, report: Report, tmp_path: Path, model: str, per_batch: int
 ) -> None:
-    dataset, root = (TINY, str(tmp_path)) if tiny else (request.config.getoption("--graph"), "data")
-    config = settings(dataset, root, tiny, per_batch=per_batch)
+    dataset, root, name = where(request, tiny, tmp_path)
+    config = settings(model, dataset, root, tiny, per_batch=per_batch)
     loaded = load_for(config)
-    ours = {name: Trainer(config.changed(**changes), loaded) for name, changes in METHODS.items()}
-    graph, ptr = permuted(config)
-    theirs = pygas(config, graph, ptr, ours["GAS"])
-    numbers = iter(range(1, 1 << 30))
-    variants: dict[str, Callable[[], object]] = {name: epochs(trainer) for name, trainer in ours.items()}
-    variants["PyGAS's pipeline, from torch's parts"] = lambda: theirs.epoch(next(numbers))
+    methods = dict(METHODS) | ({"full batch, ours": dict(method="full")} if model == "gcn" else {})
+    if config.input == "exact":
+        methods["ours, input cached"] = dict(method="gas", input="cached")
+    ours = {what: Trainer(config.changed(**changes), loaded) for what, changes in methods.items()}
+    theirs = pygas(config, *permuted(config), ours["ours"])
+    variants = {what: epochs(trainer) for what, trainer in ours.items()} | {THEIRS: epochs_of(theirs)}
     rounds = 1 if tiny else 5
-    times = best(variants, rounds)
-    gas = times["GAS"]
-    rows = [(name, seconds, f"{seconds / gas:.2f} x GAS") for name, seconds in times.items()]
-    steps = len(ours["GAS"].method.batches(1))
-    outside = overhead(ours["GAS"], rounds)
-    share = outside * steps / gas
-    rows.append((f"{steps} steps without data: Python and dispatch", outside * steps, f"{100 * share:.1f} % of GAS's epoch"))
-    slowest = times["PyGAS's pipeline, from torch's parts"]
-    report.table(
-        f"an epoch of GCN 3 x {config.hidden_channels} on {dataset}, {per_batch} of {PARTS} clusters: PyGAS takes "
-        f"{slowest / gas:.1f} times as long (product: {theirs.product})",
-        rows,
-    )
-    benchmark.extra_info |= {"against_pygas": slowest / gas, "overhead": share} | {
-        f"relative {name}": seconds / gas for name, seconds in times.items()
+    times = timed(variants, rounds)
+    gas, peer = times["ours"].best, times[THEIRS].best
+    case = f"{title_of(config)}, {name}"
+    for what, timing in times.items():
+        report.record(Record("epoch", case, what, "epoch", timing.best, timing.noise))
+    rows = [(what, timing.best, f"{timing.best / gas:.2f} x ours") for what, timing in times.items()]
+    steps = len(ours["ours"].method.batches(1))
+    share = overhead(ours["ours"], rounds) * steps / gas
+    rows.append((f"{steps} steps without data: Python and dispatch", share * gas, f"{100 * share:.1f} % of ours"))
+    report.record(Record("epoch", case, "Python and dispatch", "overhead", share * gas))
+    report.table(f"an epoch of {case}: PyGAS's takes {peer / gas:.1f} times as long (product: {theirs.product})", rows)
+    spent = {
+        "ours": our_shares(ours["ours"], variants["ours"]),
+        "ours + REST, F = 1": our_shares(ours["ours + REST, F = 1"], variants["ours + REST, F = 1"]),
+        THEIRS: their_shares(theirs, variants[THEIRS]),
     }
-    benchmark.pedantic(variants["GAS"], rounds=1)
+    for what, shares in spent.items():
+        whole = times[what].best
+        for part, portion in shares.items():
+            report.record(Record("epoch", case if what == "ours" else f"{case} ({what})", part, "part", portion * whole))
+        parts = ", ".join(f"{part} {100 * portion:.0f} %" for part, portion in shares.items() if portion >= 0.005)
+        report.lines.append(f"    {what}: {parts}")
+    benchmark.extra_info |= {"against_pygas": peer / gas, "overhead": share}
+    benchmark.pedantic(variants["ours"], rounds=1)
+
+
+@pytest.mark.parametrize("per_batch", [40, 5])
+def bench_frequency(
+    benchmark: Any, request: pytest.FixtureRequest, tiny: bool, report: Report, tmp_path: Path, per_batch: int
+) -> None:
+    """What each refresh before a step adds to an epoch of GCN; F = 0 is GAS."""
+    dataset, root, name = where(request, tiny, tmp_path)
+    config = settings("gcn", dataset, root, tiny, per_batch=per_batch)
+    loaded = load_for(config)
+    asked = {f: dict(method="gas") if f == 0 else dict(method="gas+rest", frequency=f) for f in FREQUENCIES}
+    variants = {str(f): epochs(Trainer(config.changed(**changes), loaded)) for f, changes in asked.items()}
+    times = timed(variants, 1 if tiny else 5)
+    case, gas = f"{title_of(config)}, {name}", times["0"].best
+    for f in FREQUENCIES:
+        timing = times[str(f)]
+        report.record(Record("frequency", case, "ours", "epoch", timing.best, timing.noise, x=f, note=f"F = {f}"))
+    report.table(
+        f"REST before every step, an epoch of {case}",
+        [(f"F = {f}", times[str(f)].best, f"{100 * (times[str(f)].best / gas - 1):+.0f} %") for f in FREQUENCIES],
+    )
+    benchmark.extra_info |= {f"F = {f}": times[str(f)].best / gas for f in FREQUENCIES}
+    benchmark.pedantic(variants["0"], rounds=1)
+
+
+assert PARTS % 40 == 0  # whole batches: a rest of clusters would make an epoch's last step another one

@@ -10,6 +10,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from rest_triton.machine import processor
+
 PACKAGES = ("torch", "triton", "numba", "numpy", "torch-geometric", "torch-sparse", "pyg-lib", "dgl")
 
 
@@ -42,9 +44,9 @@ class Record:
     note: str = ""
 
     @property
-    def key(self) -> tuple[str, str, str, str]:
+    def key(self) -> tuple[str, str, str, str, float | None]:
         """What makes two records of different sessions the same measurement."""
-        return self.bench, self.case, self.what, self.mode
+        return self.bench, self.case, self.what, self.mode, self.x
 
     @property
     def gbps(self) -> float | None:
@@ -68,14 +70,6 @@ def about(*, malloc: str) -> dict[str, Any]:
         "system": platform.platform(), "python": platform.python_version(), "versions": versions(), "commit": commit(),
         "malloc": malloc, "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
     }  # fmt: skip
-
-
-def processor() -> str:
-    try:
-        names = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
-        return names[0].split(":", 1)[1].strip()
-    except (OSError, IndexError):
-        return platform.processor() or "unknown processor"
 
 
 def versions() -> dict[str, str]:

@@ -1,0 +1,44 @@
+"""One setting in a process of its own: ``python -m bench.one_epoch '{"dataset": …}' [--keep-freed-memory]``.
+
+Loads, fills the tables, trains two epochs and evaluates, as the command line would, and prints as JSON what the second epoch
+and the evaluation took, the edges, and the most memory that the process held beyond what torch and the kernels take.
+"""
+
+import json
+import sys
+import time
+from typing import Any
+
+from rest_triton.config import Config
+from rest_triton.loading import load_for
+from rest_triton.machine import most_memory
+from rest_triton.malloc import keep_freed_memory
+from rest_triton.trainer import Trainer
+
+
+def measure(config: Config) -> dict[str, Any]:
+    trainer = Trainer(config, load_for(config))
+    trainer.begin()
+    trainer.epoch(1)
+    begin = time.perf_counter()
+    trainer.epoch(2)
+    seconds = time.perf_counter() - begin
+    begin = time.perf_counter()
+    trainer.evaluate()
+    return dict(seconds=seconds, evaluation=time.perf_counter() - begin, edges=trainer.loaded.adj.num_edges)
+
+
+def main(arguments: list[str]) -> None:
+    if "--keep-freed-memory" in arguments:
+        keep_freed_memory()
+    config = Config(**json.loads(arguments[0]))
+    measure(
+        config.changed(dataset="synthetic:nodes=400,edges=2000", hidden_channels=8)
+    )  # all that is loaded when it is needed
+    empty = most_memory()
+    found = measure(config)
+    print(json.dumps(found | dict(memory=max(1, most_memory() - empty))))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
