@@ -1,4 +1,13 @@
-"""activate against BatchNorm, ReLU, index_put and dropout as torch has them."""
+"""activate, with scale and shift given and with the batch's moments, against BatchNorm, ReLU, index_put and dropout as torch
+has them.
+
+Dropout draws other bits in each variant, so which elements passed is read off the result: those must be where float64 is
+positive, and as many as dropout is to leave. Values and gradients are then compared with float64 at the same elements.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -7,71 +16,123 @@ from torch import Tensor
 
 from rest_triton.ops import activate, column_moments
 
-from .measure import ROUNDS, Report, best
+from . import moved
+from .cases import Case, Room
+from .limits import copy, triad
+from .measure import ROUNDS, Report
+from .runner import OURS, Errors, Job, Variant, relative_error, run
+from .shapes import Batch
+
+P = 0.5  # dropout
+CASES = [Case("arxiv", 256, thorough=True), Case("products", 128, "bfloat16"), Case("papers100m", 47, "float16")]
 
 
-def bench_activate(benchmark: pytest.FixtureRequest, tiny: bool, report: Report) -> None:
-    count, width, nodes = (100, 16, 300) if tiny else (84_000, 256, 170_000)
-    h = torch.randn(count, width, requires_grad=True)
-    rows = torch.randperm(nodes)[:count].sort().values
-    table = torch.zeros(nodes, width)
-    grad = torch.randn(count, width)
-    norm = torch.nn.BatchNorm1d(width)
+class Layer:
+    """What follows a linear layer of a batch: h, a BatchNorm that trains, the table that is written."""
 
-    def torchs() -> list[Tensor]:
-        a = F.relu(norm(h))
-        table[rows] = a.detach()
-        y = F.dropout(a, 0.5)
-        return [y, *torch.autograd.grad(y, (h, norm.weight, norm.bias), grad)]
+    def __init__(self, b: Batch) -> None:
+        self.rows, self.table = b.rows, b.table
+        self.h = b.x.requires_grad_()
+        self.norm = torch.nn.BatchNorm1d(b.x.shape[1]).to(b.x.device)
+        with torch.no_grad():
+            self.norm.weight.uniform_(0.5, 1.5)
+            self.norm.bias.uniform_(-0.5, 0.5)
+            mean, var = column_moments(self.h)
+        scale = self.norm.weight.detach() * torch.rsqrt(var + self.norm.eps)
+        self.scale, self.shift = scale.requires_grad_(), (self.norm.bias.detach() - mean * scale).detach().requires_grad_()
 
-    def normalised() -> list[Tensor]:
+    def ours(self) -> Tensor:
+        return activate(self.h, self.scale, self.shift, dropout=P, seed=1, rows=self.rows, history=self.table)
+
+    def ours_with_moments(self) -> Tensor:
         """All that BatchNorm1d does when training: moments of the batch, running statistics, the gradient through both."""
-        mean, var = column_moments(h)
+        norm, count = self.norm, len(self.h)
+        mean, var = column_moments(self.h)
         norm.running_mean.lerp_(mean, 0.1)
         norm.running_var.lerp_(var * (count / (count - 1)), 0.1)
         var = var + norm.eps
         scale = norm.weight * torch.rsqrt(var)
         shift = norm.bias - mean * scale
-        y = activate(h, scale, shift, dropout=0.5, seed=1, rows=rows, history=table, moments=(mean, var))
-        return [y, *torch.autograd.grad(y, (h, norm.weight, norm.bias), grad)]
+        return activate(self.h, scale, shift, dropout=P, seed=1, rows=self.rows, history=self.table, moments=(mean, var))
 
-    scale, shift = (torch.rand(width, requires_grad=True) for _ in range(2))
+    def torchs(self) -> Tensor:
+        return self._finish(F.relu(self.h * self.scale + self.shift))
 
-    def op_alone() -> None:
-        y = activate(h, scale, shift, dropout=0.5, seed=1, rows=rows, history=table)
-        torch.autograd.grad(y, (h, scale, shift), grad)
+    def torchs_with_moments(self) -> Tensor:
+        return self._finish(F.relu(self.norm(self.h)))
 
-    def stream() -> None:
-        """As many bytes as the op must move: three passes that read one matrix and write another."""
-        for out in buffers:
-            torch.mul(h.detach(), 2.0, out=out)
+    def _finish(self, a: Tensor) -> Tensor:
+        self.table[self.rows] = a.detach().to(self.table.dtype)
+        return F.dropout(a, P)
 
-    buffers = [torch.empty(count, width) for _ in range(3)]
-    norm.eval()  # without batch statistics, to compare values; dropout off
-    with torch.no_grad():
-        expected = F.relu(norm(h))
-        scale0 = norm.weight * torch.rsqrt(norm.running_var + norm.eps)
-        got = activate(h, scale0, norm.bias - norm.running_mean * scale0)
-    torch.testing.assert_close(got, expected)
-    norm.train()
+    def errors(self, inputs: Sequence[Tensor], moments: bool, grad: Tensor) -> Errors:
+        """Against float64, see above."""
 
-    variants = {
-        "activate alone, scale and shift given": op_alone,
-        "activate + column_moments, as BatchNorm trains": normalised,
-        "BatchNorm1d + relu + index_put + F.dropout": torchs,
-        "F.dropout alone, forward": lambda: F.dropout(h.detach(), 0.5),
-        "three passes that read and write, reused memory": stream,
-    }
-    times = best(variants, 1 if tiny else ROUNDS)
-    theirs = times["BatchNorm1d + relu + index_put + F.dropout"]
+        def found(got: Sequence[Tensor]) -> list[float]:
+            y, *grads = got
+            h, weight, bias = exact = [t.detach().double().requires_grad_() for t in inputs]
+            z = F.batch_norm(h, None, None, weight, bias, training=True, eps=self.norm.eps) if moments else h * weight + bias
+            passed = y.detach() != 0
+            with torch.no_grad():
+                far = max(off_pattern(z, passed), off_table(z.relu(), self.table[self.rows]))
+                self.table[self.rows] = float("nan")  # or the next variant need not write them
+            result = z * passed / (1 - P)
+            errors = [max(far, relative_error(y.detach(), result.detach()))]
+            if grads:
+                wanted = torch.autograd.grad(result, exact, grad.double())
+                errors += [relative_error(g, w) for g, w in zip(grads, wanted, strict=True)]
+            return errors
 
-    def remark(name: str, t: float) -> str:
-        return f"{theirs / t:.1f} times faster than torch's" if name.startswith("activate") else ""
+        return found
 
-    title = f"activate forward + backward: {count} x {width} float32, dropout 0.5, write-back to {nodes} rows"
-    report.table(title, [(n, t, remark(n, t)) for n, t in times.items()])
-    benchmark.extra_info |= {
-        "speedup": theirs / times["activate alone, scale and shift given"],
-        "speedup_with_statistics": theirs / times["activate + column_moments, as BatchNorm trains"],
-    }
-    benchmark.pedantic(op_alone, rounds=1 if tiny else ROUNDS)
+
+def off_pattern(z: Tensor, passed: Tensor) -> float:
+    """0, or infinity if an element passed that ReLU does not let pass, or not about as many as dropout leaves."""
+    near = 1e-5 * float(z.abs().max())
+    positive = z > near
+    share, count = float(passed[positive].float().mean()), int(positive.sum())
+    wrong = bool((passed & (z < -near)).any()) or abs(share - (1 - P)) > 5 * (P * (1 - P) / count) ** 0.5
+    return float("inf") if wrong else 0.0
+
+
+def off_table(a: Tensor, written: Tensor) -> float:
+    """How far the written rows are off, 0 if no further than the rounding of their dtype."""
+    error = relative_error(written, a)
+    return 0.0 if error <= torch.finfo(written.dtype).eps else error
+
+
+@pytest.mark.parametrize("moments", [False, True], ids=["given", "moments"])
+@pytest.mark.parametrize("case", CASES, ids=str)
+def bench_activate(benchmark: Any, tiny: bool, room: Room, report: Report, case: Case, moments: bool) -> None:
+    name, b = room.build(case)
+    layer, grad = Layer(b), torch.randn_like(b.x)
+    given = layer.h, layer.scale, layer.shift
+    if moments:
+        inputs = layer.h, layer.norm.weight, layer.norm.bias
+        ours = Variant(OURS, layer.ours_with_moments, inputs)
+        theirs = Variant("BatchNorm1d + relu + index_put + dropout", layer.torchs_with_moments, inputs)
+        alone = Variant(
+            "activate alone, scale and shift given", layer.ours, given, layer.errors(given, False, grad),
+            moved.activate(layer.h, b.table, moments=False),
+        )  # fmt: skip
+        variants = [ours, alone, theirs]
+    else:
+        inputs = given
+        ours = Variant(OURS, layer.ours, inputs)
+        theirs = Variant("mul + add + relu + index_put + dropout", layer.torchs, inputs)
+        variants = [ours, theirs]
+    if case.thorough:
+        variants.append(theirs.compiled(room.compiler))
+    nbytes = moved.activate(layer.h, b.table, moments=moments)
+    size = nbytes["forward"].least
+    what = "activate with column_moments" if moments else "activate"
+    job = Job(
+        what, name, f"{what}, dropout {P}: {name}", variants, layer.errors(inputs, moments, grad), nbytes,
+        [triad(size, b.x.device), copy(size, b.x.device)], grad,
+        remarks=[f"{len(layer.h):,} x {layer.h.shape[1]} float32, write-back to {len(b.table):,} rows of {case.dtype}"],
+    )  # fmt: skip
+    found = run(job, report, 1 if tiny else ROUNDS)
+    theirs_both, ours_both = (found[v.what, "both"].seconds for v in (theirs, ours))
+    if theirs_both and ours_both:
+        benchmark.extra_info["speedup"] = theirs_both / ours_both
+    benchmark.pedantic(partial(ours.forward), rounds=1)

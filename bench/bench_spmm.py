@@ -1,148 +1,161 @@
-"""history_spmm against gather, concatenate and multiply, and against only reading the rows."""
+"""history_spmm, fresh_spmm and the gradient of edge weights: against pull, concatenate and multiply, and against only
+reading the rows.
 
-import warnings
+Cutting the batch's matrix out of the graph and relabelling it is not timed for the alternatives: per op it is said what they
+compute, per batch (bench_batches) and per epoch (bench_epoch) what they have to do before.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from rest_triton.ops import history_spmm, use_backend
+from rest_triton.ops import fresh_spmm, history_spmm
 
-from .limits import read_rows, row_addresses
+from . import moved
+from .alternatives import MOST_MESSAGES, Cut, Forward, libraries, messages, products
+from .cases import AGGREGATES, UNIFORM, Case, Room
+from .limits import Limit, reads, row_limits
 from .measure import ROUNDS, Report, best
-from .shapes import Batch, uniform
+from .results import Record
+from .runner import OURS, Job, Variant, against, run
+from .shapes import Batch, neighbours
 
 
-def batch(tiny: bool, width: int = 128) -> Batch:
-    return uniform(200, 10, 1000, width, 0.7) if tiny else uniform(60_000, 50, 600_000, width, 0.7)
+def peers(cut: Cut, source: Forward, inputs: tuple[Tensor, ...], case: Case, room: Room, named: str) -> list[Variant]:
+    """What one would write otherwise. The slow ones, and those that torch has to compile, where the case is thorough."""
+    made = products(cut, source, thorough=case.thorough) | libraries(cut, source)
+    if case.thorough and cut.messages_bytes(case.width) <= MOST_MESSAGES:
+        made["messages + scatter_add"] = messages(cut, source)
+    found = [Variant(f"{named} + {name}", forward, inputs) for name, forward in made.items()]
+    if case.thorough:
+        chosen = (f"{named} + CSR @ dense, int64", f"{named} + messages + scatter_add")
+        found += [variant.compiled(room.compiler) for variant in found if variant.what in chosen]
+    return found
 
 
-class PullAndMultiply:
-    """What peers do per layer: pull halo rows, concatenate, multiply by the batch's own sparse matrix. Cutting that matrix
-    out of the graph and relabelling it is not timed."""
-
-    def __init__(self, b: Batch, index: torch.dtype) -> None:
-        warnings.filterwarnings("ignore", message=".*[Ss]parse.*")
-        out_of_batch = torch.unique(b.columns[b.position[b.columns] < 0])
-        local = torch.empty(b.adj.num_nodes, dtype=torch.int64)
-        local[b.rows] = torch.arange(len(b.rows))
-        local[out_of_batch] = len(b.rows) + torch.arange(len(out_of_batch))
-        assert b.adj.row_scale is not None and b.adj.col_scale is not None
-        degree = b.edges // len(b.rows)
-        value = b.adj.row_scale[b.rows].repeat_interleave(degree) * b.adj.col_scale[b.columns]
-        self.b, self.halo = b, out_of_batch
-        self.matrix = torch.sparse_csr_tensor(
-            torch.arange(0, b.edges + 1, degree, dtype=index), local[b.columns].to(index), value,
-            size=(len(b.rows), len(b.rows) + len(out_of_batch)),
-        )  # fmt: skip
-
-    def pull(self) -> Tensor:
-        return torch.cat([self.b.x, self.b.table[self.halo]])
-
-    def matmul(self) -> Tensor:
-        return self.matrix @ self.pull()
-
-    def reduce(self) -> Tensor:
-        return torch.sparse.mm(self.matrix, self.pull(), "sum")
+def limits_of(b: Batch, table: Tensor, backward: Sequence[Tensor]) -> list[Limit]:
+    """Reading the rows of forward, and in backward those of the gradient, which is shaped as x, for these rows."""
+    assert b.adj.reverse is not None
+    forward = row_limits("forward", reads(b.position, b.columns, b.x.detach(), table))
+    columns = torch.cat([neighbours(b.adj.reverse, rows) for rows in backward])
+    return forward + row_limits("backward", reads(b.position, columns, b.x.detach(), None))
 
 
-def bench_forward(benchmark: pytest.FixtureRequest, tiny: bool, report: Report) -> None:
-    b = batch(tiny)
-    peers = {n: PullAndMultiply(b, d) for n, d in (("int64", torch.int64), ("int32", torch.int32))}
-    addresses = row_addresses(b.position, b.columns, b.x, b.table)
+@pytest.mark.parametrize("case", AGGREGATES, ids=str)
+def bench_history_spmm(benchmark: Any, tiny: bool, room: Room, report: Report, case: Case) -> None:
+    name, b = room.build(case)
+    cut, x = Cut(b), b.x.requires_grad_()
+    grad = torch.randn_like(b.x)
 
-    def ours() -> Tensor:
-        return history_spmm(b.adj, b.rows, b.position, b.x, b.table)
+    def pulled() -> Tensor:
+        return torch.cat([x, b.table.index_select(0, cut.halo).float()])
 
-    torch.testing.assert_close(ours(), peers["int64"].matmul(), rtol=1e-4, atol=1e-3)
-    variants = {"history_spmm": ours}
-    for name, peer in peers.items():
-        variants[f"pull + cat + CSR @ dense, {name}"] = peer.matmul
-        variants[f"pull + cat + sparse.mm(sum), {name}"] = peer.reduce
-    variants["only reading the rows, plain loop"] = lambda: read_rows(addresses, 128, b.x, 0)
-    variants["only reading the rows, asked for ahead"] = lambda: read_rows(addresses, 128, b.x, 32)
+    ours = Variant(OURS, partial(history_spmm, b.adj, b.rows, b.position, x, b.table), (x,))
+    with torch.no_grad():
+        wanted = cut.product64(pulled()), cut.transposed64(grad)[: len(b.rows)]
+    job = Job(
+        "history_spmm", name, f"history_spmm: {name}", [ours, *peers(cut, pulled, (x,), case, room, "pull + cat")],
+        against(*wanted), moved.history_spmm(b), limits_of(b, b.table, [b.rows]), grad, remarks=[b.describe()],
+    )  # fmt: skip
+    found = run(job, report, 1 if tiny else ROUNDS)
+    for mode in ("forward", "both"):
+        theirs = [r.seconds for (what, m), r in found.items() if what.startswith("pull") and m == mode and r.seconds]
+        benchmark.extra_info[f"speedup_{mode}"] = min(theirs) / found[OURS, mode].seconds
+    benchmark.pedantic(ours.forward, rounds=1)
+
+
+@pytest.mark.parametrize("case", [Case("arxiv", 128), Case("products", 47)], ids=str)
+def bench_fresh_spmm(benchmark: Any, tiny: bool, room: Room, report: Report, case: Case) -> None:
+    """The halo's rows are computed and have gradients, too: no table, nothing pulled, but one more aggregate backward."""
+    name, b = room.build(case)
+    cut, x = Cut(b), b.x.requires_grad_()
+    halo_x = b.table.index_select(0, cut.halo).float().requires_grad_()
+    position = b.position.clone()
+    position[cut.halo] = ~torch.arange(len(cut.halo), dtype=torch.int32, device=position.device)
+    b = replace(b, position=position)
+    grad = torch.randn_like(b.x)
+
+    def joined() -> Tensor:
+        return torch.cat([x, halo_x])
+
+    ours = Variant(OURS, partial(fresh_spmm, b.adj, b.rows, cut.halo, position, x, halo_x), (x, halo_x))
+    with torch.no_grad():
+        wanted = cut.product64(joined()), *cut.transposed64(grad).split([len(b.rows), len(cut.halo)])
+    job = Job(
+        "fresh_spmm", name, f"fresh_spmm: {name}", [ours, *peers(cut, joined, (x, halo_x), case, room, "cat")],
+        against(*wanted), moved.fresh_spmm(b, halo_x), limits_of(b, halo_x.detach(), [b.rows, cut.halo]), grad,
+        remarks=[b.describe()],
+    )  # fmt: skip
+    run(job, report, 1 if tiny else ROUNDS)
+    benchmark.pedantic(ours.forward, rounds=1)
+
+
+@pytest.mark.parametrize("case", [Case("arxiv", 47, thorough=True)], ids=str)
+def bench_edge_weights(benchmark: Any, tiny: bool, room: Room, report: Report, case: Case) -> None:
+    """history_spmm with a weight per edge, and the gradient of these; torch's CSR product has none, messages have."""
+    name, b = room.build(case)
+    cut = Cut(b)
+    weight = torch.rand(b.adj.num_edges, device=b.rows.device).requires_grad_()
+    adj = replace(b.adj, edge_weight=weight, reverse=None)
+    edge = neighbours(replace(b.adj, col=torch.arange(b.adj.num_edges, device=b.rows.device)), b.rows)
+    grad = torch.randn_like(b.x)
+
+    def pulled() -> Tensor:
+        return torch.cat([b.x, b.table.index_select(0, cut.halo).float()])
+
+    def by_messages() -> Tensor:
+        return messages(cut, pulled, cut.value * weight[edge])()
+
+    with torch.no_grad():
+        source = pulled().double()
+        wanted_weight = torch.zeros(b.adj.num_edges, dtype=torch.float64, device=weight.device)
+        for some in torch.arange(b.edges, device=weight.device).split(1 << 18):
+            dots = (source[cut.col[some]] * grad.double()[cut.row[some]]).sum(1)
+            wanted_weight[edge[some]] = cut.value.double()[some] * dots
+        cut.value, plain = cut.value * weight[edge], cut.value
+        wanted = cut.product64(source)
+        cut.value = plain
+    ours = Variant(OURS, partial(history_spmm, adj, b.rows, b.position, b.x, b.table), (weight,))
+    theirs = Variant("pull + cat + messages + scatter_add", by_messages, (weight,))
+    limits = row_limits("forward", reads(b.position, b.columns, b.x, b.table))
+    job = Job(
+        "edge weights", name, f"history_spmm with a weight per edge, and its gradient: {name}",
+        [ours, theirs, theirs.compiled(room.compiler)], against(wanted, wanted_weight), moved.edge_weights(b),
+        [*limits, *(replace(limit, mode="backward") for limit in limits)], grad, remarks=[b.describe()],
+    )  # fmt: skip
+    run(job, report, 1 if tiny else ROUNDS)
+    benchmark.pedantic(ours.forward, rounds=1)
+
+
+@pytest.mark.parametrize("width", [128, 256])
+def bench_bfloat16_table(benchmark: Any, tiny: bool, room: Room, report: Report, width: int) -> None:
+    """All rows from the table, as in exact inference: half the bytes, but not half the time."""
+    name, b = room.build(Case(UNIFORM, width))
+    everything = ~torch.arange(b.adj.num_nodes, dtype=torch.int32, device=b.rows.device)
+    variants, bytes_ = {}, {}
+    for dtype in (torch.float32, torch.bfloat16):
+        table, as_text = b.table.to(dtype), str(dtype)[6:]
+        wanted = reads(everything, b.columns, None, table)
+        variants[as_text] = partial(history_spmm, b.adj, b.rows, everything, None, table)
+        variants[f"{as_text}, only reading"] = row_limits("", wanted)[-1].run
+        bytes_[as_text] = sum(r.bytes for r in wanted)
+    torch.testing.assert_close(variants["float32"](), variants["bfloat16"](), rtol=2e-2, atol=0.5)
     times = best(variants, 1 if tiny else ROUNDS)
-    mine = times["history_spmm"]
-    peer_best = min(t for n, t in times.items() if n.startswith("pull"))
-    nbytes = b.edges * 128 * 4
-
-    def remark(name: str, t: float) -> str:
-        if name == "history_spmm":
-            return f"{nbytes / t / 1e9:5.1f} GB/s of rows; {peer_best / t:.2f} times the faster pull + cat + sparse product"
-        if name.startswith("only"):
-            return f"{nbytes / t / 1e9:5.1f} GB/s of rows; history_spmm reaches {100 * t / mine:.0f} % of it"
-        return f"{t / mine:.2f} times ours"
-
-    title = f"history_spmm forward: {len(b.rows)} rows, {b.edges} edges, 70 % in-batch, table {tuple(b.table.shape)} float32"
-    report.table(title, [(n, t, remark(n, t)) for n, t in times.items()])
-    benchmark.extra_info |= {
-        "speedup": peer_best / mine,
-        "of_plain_gather": times["only reading the rows, plain loop"] / mine,
-    }
-    benchmark.pedantic(ours, rounds=1 if tiny else 5, warmup_rounds=1)
-
-
-def bench_bfloat16_table(benchmark: pytest.FixtureRequest, tiny: bool, report: Report) -> None:
-    rows = []
-    for width in (16,) if tiny else (64, 128, 256):
-        b = batch(tiny, width)
-        everything = ~torch.arange(b.adj.num_nodes, dtype=torch.int32)
-        tables = {"float32": b.table, "bfloat16": b.table.bfloat16()}
-        variants, limits = {}, {}
-        for name, table in tables.items():
-            addresses = row_addresses(everything, b.columns, None, table)
-            variants[name] = partial(history_spmm, b.adj, b.rows, everything, None, table)
-            limits[name] = partial(read_rows, addresses, width, table, 32)
-        torch.testing.assert_close(variants["float32"](), variants["bfloat16"](), rtol=2e-2, atol=0.5)
-        times = best(variants | {f"{n} limit": run for n, run in limits.items()}, 1 if tiny else ROUNDS)
-        gain, possible = times["float32"] / times["bfloat16"], times["float32 limit"] / times["bfloat16 limit"]
-        rows.append((f"width {width}, float32 table", times["float32"], ""))
-        remark = f"{gain:.2f} times faster (only reading the rows: {possible:.2f} times)"
-        rows.append((f"width {width}, bfloat16 table", times["bfloat16"], remark))
-        benchmark.extra_info[f"gain_{width}"] = gain
-    report.table("history_spmm, all rows from the table", rows)
-    benchmark.pedantic(variants["bfloat16"], rounds=1 if tiny else ROUNDS)
-
-
-def bench_backward(benchmark: pytest.FixtureRequest, tiny: bool, report: Report) -> None:
-    """Forward and backward; the same through torch's sparse product, which transposes its matrix on the way."""
-    b = batch(tiny)
-    peer = PullAndMultiply(b, torch.int64)
-    grad = torch.randn(len(b.rows), 128)
-    x = b.x.requires_grad_()
-
-    def ours() -> None:
-        torch.autograd.grad(history_spmm(b.adj, b.rows, b.position, x, b.table), x, grad)
-
-    def forward() -> None:
-        with torch.no_grad():
-            history_spmm(b.adj, b.rows, b.position, x, b.table)
-
-    def torchs() -> None:
-        torch.autograd.grad(peer.matmul(), x, grad)
-
-    times = best(
-        {"forward": forward, "forward + backward": ours, "pull + cat + CSR @ dense, both": torchs}, 1 if tiny else 5
-    )
-    mine = times["forward + backward"]
-    rows = [(n, t, "" if n.startswith("forward") else f"{t / mine:.2f} times ours") for n, t in times.items()]
-    report.table("history_spmm forward and backward, the same batch", rows)
-    benchmark.extra_info["speedup"] = times["pull + cat + CSR @ dense, both"] / mine
-    benchmark.pedantic(ours, rounds=1 if tiny else 3)
-
-
-def bench_definition(benchmark: pytest.FixtureRequest, tiny: bool, report: Report) -> None:
-    """The plain-torch definition, for scale: a smaller batch, it builds every message."""
-    b = uniform(200, 10, 1000, 16, 0.7) if tiny else uniform(6_000, 50, 60_000, 128, 0.7)
-
-    def by(backend: str) -> None:
-        with use_backend(backend):
-            history_spmm(b.adj, b.rows, b.position, b.x, b.table)
-
-    times = best({"kernel": lambda: by("kernel"), "definition": lambda: by("torch")}, 1 if tiny else ROUNDS)
-    report.table(
-        f"history_spmm, kernel and definition, {len(b.rows)} rows",
-        [(n, t, f"{times['definition'] / t:.1f} times faster" if n == "kernel" else "") for n, t in times.items()],
-    )
-    benchmark.pedantic(by, args=("kernel",), rounds=1 if tiny else ROUNDS)
+    gain = times["float32"] / times["bfloat16"]
+    possible = times["float32, only reading"] / times["bfloat16, only reading"]
+    title = f"history_spmm, all rows from the table: {name.removesuffix(', float32')}: bfloat16 is {gain:.2f} times faster"
+    report.table(f"{title} (only reading the rows: {possible:.2f} times)", [(what, t, "") for what, t in times.items()])
+    for dtype, nbytes in bytes_.items():
+        ceiling = nbytes / times[f"{dtype}, only reading"] / 1e9
+        case = f"{name.removesuffix(', float32')}, {dtype}, all rows from the table"
+        report.record(Record(
+            "history_spmm", case, OURS, "forward", times[dtype], bytes=nbytes, ceiling=ceiling,
+            ceiling_name="only reading its rows, asked for ahead",
+        ))  # fmt: skip
+    benchmark.extra_info |= {"gain": gain, "possible": possible}
+    benchmark.pedantic(variants["bfloat16"], rounds=1)

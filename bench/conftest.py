@@ -7,6 +7,8 @@ import pytest
 
 from rest_triton.malloc import keep_freed_memory
 
+from .cases import Room
+from .device import bench_device
 from .measure import Report
 from .results import about, write
 
@@ -21,7 +23,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="benchmark with malloc set as the command lines set it, for all sides",
     )
     parser.addoption(
-        "--graph", default="synthetic:arxiv", help="what whole epochs are measured on: a data set, or the path of an .npz"
+        "--graph",
+        default="synthetic:arxiv",
+        help="what whole epochs are measured on, and the ops in the place of arxiv: a data set, or the path of an .npz",
     )
     parser.addoption(
         "--results", default="", help="where records are written, as .json and .csv (default: bench/results/latest)"
@@ -38,6 +42,13 @@ def pytest_configure(config: pytest.Config) -> None:
 def tiny(request: pytest.FixtureRequest) -> bool:
     """Whether this is only a check that benchmarks run."""
     return bool(request.config.getoption("benchmark_disable"))
+
+
+@pytest.fixture
+def room(request: pytest.FixtureRequest, tiny: bool, tmp_path_factory: pytest.TempPathFactory) -> Room:
+    """Where the cases of the ops are built."""
+    root = str(tmp_path_factory.getbasetemp()) if tiny else "data"
+    return Room(tiny, request.config.getoption("--graph"), root, bench_device())
 
 
 @pytest.fixture
@@ -71,6 +82,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.write_line("tiny shapes: this only shows that the benchmarks run, the times mean nothing")
     for line in report.lines:
         terminalreporter.write_line(line)
+    if report.wrong:
+        terminalreporter.write_line(f"\n{len(report.wrong)} results are wrong and have no times:", red=True)
+    for record in report.wrong:
+        terminalreporter.write_line(f"  {' | '.join(record.key)}: {record.note}", red=True)
     results = config.getoption("--results")
     if report.records and (results or not tiny):
         written = write(Path(results or LATEST), machine, report.records)

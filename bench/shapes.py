@@ -1,11 +1,15 @@
-"""Batches to measure on, with the statistics of real ones."""
+"""Batches to measure on: of clusters of a graph, or of made-up rows with no locality at all."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
 
 import torch
 from torch import Tensor
 
-from rest_triton.ops import Adjacency
+from rest_triton.batches import ClusterBatches, PositionMaps
+from rest_triton.datasets import load
+from rest_triton.ops import Adjacency, halo
+from rest_triton.partition import Method, partition
 
 
 @dataclass
@@ -18,7 +22,39 @@ class Batch:
     x: Tensor
     table: Tensor
     columns: Tensor  # the neighbours of all rows, one after the other
-    edges: int
+
+    @property
+    def edges(self) -> int:
+        return self.columns.numel()
+
+    @cached_property
+    def halo(self) -> Tensor:
+        return halo(self.adj, self.rows)
+
+    @cached_property
+    def in_batch(self) -> float:
+        """The share of edges whose neighbour is of the batch."""
+        return float((self.position[self.columns] >= 0).float().mean())
+
+    def with_rows(self, width: int, dtype: torch.dtype) -> "Batch":
+        """The same batch with other rows: x in float32, as a model computes it, the table in ``dtype``."""
+        g = torch.Generator().manual_seed(0)
+        device = self.rows.device
+        x = torch.randn(len(self.rows), width, generator=g).to(device)
+        return replace(self, x=x, table=torch.randn(self.adj.num_nodes, width, generator=g).to(device, dtype))
+
+    def describe(self) -> str:
+        return (
+            f"{len(self.rows):,} rows, {self.edges:,} edges, {100 * self.in_batch:.0f} % in-batch, {len(self.halo):,} halo "
+            f"rows, table {self.table.shape[0]:,} x {self.table.shape[1]} {str(self.table.dtype)[6:]}"
+        )
+
+
+def neighbours(adj: Adjacency, rows: Tensor) -> Tensor:
+    """int64[E]: the columns of these rows, one row after the other."""
+    degree = adj.rowptr[rows + 1] - adj.rowptr[rows]
+    first = torch.repeat_interleave(adj.rowptr[rows] - (degree.cumsum(0) - degree), degree)
+    return adj.col[torch.arange(first.numel(), device=rows.device) + first].long()
 
 
 def uniform(rows: int, degree: int, nodes: int, width: int, in_batch: float) -> Batch:
@@ -36,22 +72,20 @@ def uniform(rows: int, degree: int, nodes: int, width: int, in_batch: float) -> 
     position = ~torch.arange(nodes, dtype=torch.int32)
     position[batch] = torch.arange(rows, dtype=torch.int32)
     scale = torch.rand(nodes, generator=g) + 0.5
-    # Declared undirected so that backward can be timed on the same shape; the values of the gradient do not matter here.
-    adj = Adjacency(rowptr, columns.int(), row_scale=scale, col_scale=scale).undirected()
+    adj = Adjacency(rowptr, columns.int(), row_scale=scale, col_scale=scale).with_reverse()
     x, table = torch.randn(rows, width, generator=g), torch.randn(nodes, width, generator=g)
-    return Batch(adj, batch, position, x, table, columns, edges)
+    return Batch(adj, batch, position, x, table, columns)
 
 
-def powerlaw(rows: int, edges: int, nodes: int, cluster: int) -> tuple[Adjacency, Tensor]:
-    """A graph with arxiv's shape: degrees fall off like a power law, most neighbours lie in the same part of the graph, and
-    the first ``rows`` nodes are the batch."""
-    g = torch.Generator().manual_seed(0)
-    degree = (torch.rand(nodes, generator=g) + 1e-3).pow(-0.6)
-    degree = (degree * (edges * nodes / rows / degree.sum())).round().long().clamp(min=1)
-    rowptr = torch.nn.functional.pad(degree.cumsum(0), (1, 0))
-    source = torch.repeat_interleave(torch.arange(nodes), degree)
-    local = (source // cluster) * cluster + torch.randint(0, cluster, source.shape, generator=g)
-    anywhere = torch.randint(0, nodes, source.shape, generator=g)
-    columns = torch.where(torch.rand(source.shape, generator=g) < 0.8, local.clamp(max=nodes - 1), anywhere)
-    scale = degree.float().rsqrt()
-    return Adjacency(rowptr, columns.int(), row_scale=scale, col_scale=scale), torch.arange(rows)
+@cache
+def clustered(dataset: str, root: str, parts: int, per_batch: int, method: Method, device: torch.device) -> Batch:
+    """The first batch of ``per_batch`` of ``parts`` clusters, as the first epoch of a training has it; its rows are of width
+    0. Graph and clusters are kept in ``root``, and the batch for the session: all widths and dtypes are measured on it."""
+    graph = load(dataset, root)
+    clusters = partition(graph, parts, method=method, root=root)
+    adj = clusters.apply(graph).adjacency("gcn").to(device)
+    batch = ClusterBatches(clusters.ptr, per_batch, seed=0, device=device).epoch(0)[0]
+    position = PositionMaps(graph.num_nodes, device).take()
+    batch.write_positions(position)
+    nothing = torch.empty(0, 0, device=device)
+    return Batch(adj, batch.rows, position, nothing, nothing, neighbours(adj, batch.rows))
