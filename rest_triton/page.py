@@ -55,7 +55,8 @@ def draw_all(folder: Path, pictures: Iterable[Picture]) -> list[str]:
 
 
 def percent(value: float) -> str:
-    return f"{100 * value:.2f} %"
+    """NaN is the score of a part of the split that holds nobody."""
+    return "-" if value != value else f"{100 * value:.2f} %"
 
 
 def duration(seconds: float) -> str:

@@ -10,13 +10,19 @@ import itertools
 import json
 import os
 import re
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from .checkpoint import write_whole
 from .config import Config
 from .events import EventWriter
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 PARTS_OF_TIME = "time"
 
@@ -95,6 +101,25 @@ class RunDirectory:
         if self._events is not None:
             self._events.close()
             self._events = None
+
+
+class InUse(ValueError):
+    """Another process is writing into the folder."""
+
+
+@contextmanager
+def claimed(path: Path) -> Iterator[None]:
+    """The folder is this process's until the block ends, or InUse at once. A process that was killed claims nothing."""
+    path.mkdir(parents=True, exist_ok=True)
+    with open(path / "lock", "a") as file:
+        if fcntl is not None:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise InUse(f"{path} is being written by another process; wait for it, or name another --run-dir") from None
+            except OSError:
+                pass  # a file system that knows no locks
+        yield
 
 
 def check_free(run_dir: str) -> None:

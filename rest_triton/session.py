@@ -22,7 +22,7 @@ from .plan import limits_here, refuse_if_too_large
 from .profiling import profiled
 from .progress import notice, progress
 from .report import write_report, write_summary
-from .rundir import RunDirectory, check_free, new_folder
+from .rundir import RunDirectory, check_free, claimed, new_folder
 from .scores import PARTS
 from .sizes import sizes_of
 from .trainer import Trainer
@@ -213,12 +213,13 @@ def train(
         start = checked if checked is not None else _last(folder) if resume is not None else None
         if resume is not None and start is None:
             notice(f"{folder} has no checkpoint yet: it begins anew")
-        run = Run(config.changed(seed=seed, runs=1), loaded, folder, model, start, command)
-        if model is None:
-            RunDirectory(path).write_text("plan.txt", f"{made}\n")
-        if config.runs > 1:
-            RunDirectory(path).write_config(config)  # it can be resumed from here on
-        summaries.append(run.run())
+        with claimed(folder):
+            run = Run(config.changed(seed=seed, runs=1), loaded, folder, model, start, command)
+            if model is None:
+                RunDirectory(path).write_text("plan.txt", f"{made}\n")
+            if config.runs > 1:
+                RunDirectory(path).write_config(config)  # it can be resumed from here on
+            summaries.append(run.run())
         _say(summaries[-1], seed)
     if config.runs > 1:
         _say_all(summaries)

@@ -2,6 +2,8 @@
 
 import json
 import math
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,7 +11,8 @@ from typing import Any
 import pytest
 
 from rest_triton.config import Config
-from rest_triton.rundir import RunDirectory, check_free, new_folder
+from rest_triton.rundir import InUse, RunDirectory, check_free, claimed, new_folder
+from rest_triton.session import train
 
 
 def record(epoch: int, **others: Any) -> dict[str, Any]:
@@ -87,3 +90,32 @@ def test_what_is_there_stays(check: Callable[[str], object], tmp_path: Path) -> 
             check(str(path))
     check(str(tmp_path / "new" / "one"))
     check(str(tmp_path))  # a folder without a run
+
+
+def test_a_folder_has_one_writer(tmp_path: Path) -> None:
+    """As long as it writes, and no longer, whether it ends by itself or is killed."""
+    refused = pytest.raises(InUse, match="run is being written by another process")
+    with claimed(tmp_path / "run"), refused, claimed(tmp_path / "run"):
+        raise AssertionError
+    hold = f"import time; from pathlib import Path; from rest_triton.rundir import claimed\n" \
+           f"with claimed(Path({str(tmp_path / 'run')!r})): print('held', flush=True); time.sleep(60)"  # fmt: skip
+    with subprocess.Popen([sys.executable, "-c", hold], stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None and other.stdout.readline() == "held\n"
+        with pytest.raises(InUse), claimed(tmp_path / "run"):
+            raise AssertionError
+        other.kill()
+    with claimed(tmp_path / "run"):
+        pass
+
+
+def test_two_processes_do_not_resume_one_run(tmp_path: Path) -> None:
+    config = Config(
+        dataset="synthetic:nodes=300,edges=2000", epochs=1, run_dir=str(tmp_path / "run"), root=str(tmp_path), parts=4,
+        per_batch=2, hidden_channels=8, device="cpu",
+    )  # fmt: skip
+    train(config)
+    before = (tmp_path / "run" / "metrics.jsonl").read_bytes()
+    with claimed(tmp_path / "run"), pytest.raises(InUse):
+        train(config.changed(epochs=2), resume=tmp_path / "run")
+    assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == before
+    assert train(config.changed(epochs=2), resume=tmp_path / "run")[0]["epochs"] == 2
