@@ -35,30 +35,35 @@ class Cut:
         self.row = torch.repeat_interleave(torch.arange(len(rows), device=device), degree)
         columns = neighbours(b.adj, rows)
         self.col = local[columns]
-        self.value = _ones(b.adj.row_scale, b.adj)[rows[self.row]] * _ones(b.adj.col_scale, b.adj)[columns]
+        self.value64 = _double(b.adj.row_scale, b.adj)[rows[self.row]] * _double(b.adj.col_scale, b.adj)[columns]
+        self.value = self.value64.float()
 
-    def matrix(self, index: torch.dtype = torch.int64, value: torch.dtype = torch.float32) -> Tensor:
-        warnings.filterwarnings("ignore", message=".*[Ss]parse.*")  # that it is beta
-        parts = self.rowptr.to(index), self.col.to(index), self.value.to(value)
-        return torch.sparse_csr_tensor(*parts, size=self.shape)
+    def matrix(self, index: torch.dtype = torch.int64) -> Tensor:
+        return _csr(self.rowptr.to(index), self.col.to(index), self.value, self.shape)
 
     def product64(self, source: Tensor) -> Tensor:
         """Times batch's and halo's rows, float64."""
-        return self.matrix(value=torch.float64) @ source.double()
+        return _csr(self.rowptr, self.col, self.value64, self.shape) @ source.double()
 
     def transposed64(self, grad: Tensor) -> Tensor:
         """The gradient of batch's and halo's rows, float64."""
         column, order = torch.sort(self.col, stable=True)
         rowptr = torch.nn.functional.pad(torch.bincount(column, minlength=self.shape[1]).cumsum(0), (1, 0))
-        matrix = torch.sparse_csr_tensor(rowptr, self.row[order], self.value[order].double(), size=self.shape[::-1])
-        return matrix @ grad.double()
+        return _csr(rowptr, self.row[order], self.value64[order], self.shape[::-1]) @ grad.double()
 
     def messages_bytes(self, width: int) -> int:
         return 4 * width * self.col.numel()
 
 
-def _ones(scale: Tensor | None, adj: Adjacency) -> Tensor:
-    return torch.ones(adj.num_nodes, device=adj.rowptr.device) if scale is None else scale
+def _csr(rowptr: Tensor, col: Tensor, value: Tensor, shape: tuple[int, ...]) -> Tensor:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that it is in beta
+        return torch.sparse_csr_tensor(rowptr, col, value, size=shape, check_invariants=False)
+
+
+def _double(scale: Tensor | None, adj: Adjacency) -> Tensor:
+    ones = torch.ones(adj.num_nodes, dtype=torch.float64, device=adj.rowptr.device)
+    return ones if scale is None else scale.double()
 
 
 def products(cut: Cut, source: Forward, *, thorough: bool) -> dict[str, Forward]:

@@ -6,6 +6,7 @@ compute, per batch (bench_batches) and per epoch (bench_epoch) what they have to
 """
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -29,10 +30,11 @@ from .shapes import Batch, neighbours
 def peers(cut: Cut, source: Forward, inputs: tuple[Tensor, ...], case: Case, room: Room, named: str) -> list[Variant]:
     """What one would write otherwise. The slow ones, and those that torch has to compile, where the case is thorough."""
     made = products(cut, source, thorough=case.thorough) | libraries(cut, source)
-    if case.thorough and cut.messages_bytes(case.width) <= MOST_MESSAGES:
+    small = case.thorough and cut.messages_bytes(case.width) <= MOST_MESSAGES
+    if small:
         made["messages + scatter_add"] = messages(cut, source)
     found = [Variant(f"{named} + {name}", forward, inputs) for name, forward in made.items()]
-    if case.thorough:
+    if small:
         chosen = (f"{named} + CSR @ dense, int64", f"{named} + messages + scatter_add")
         found += [variant.compiled(room.compiler) for variant in found if variant.what in chosen]
     return found
@@ -116,10 +118,10 @@ def bench_edge_weights(benchmark: Any, tiny: bool, room: Room, report: Report, c
         wanted_weight = torch.zeros(b.adj.num_edges, dtype=torch.float64, device=weight.device)
         for some in torch.arange(b.edges, device=weight.device).split(1 << 18):
             dots = (source[cut.col[some]] * grad.double()[cut.row[some]]).sum(1)
-            wanted_weight[edge[some]] = cut.value.double()[some] * dots
-        cut.value, plain = cut.value * weight[edge], cut.value
-        wanted = cut.product64(source)
-        cut.value = plain
+            wanted_weight[edge[some]] = cut.value64[some] * dots
+        weighted = copy(cut)
+        weighted.value64 = cut.value64 * weight[edge].double()
+        wanted = weighted.product64(source)
     ours = Variant(OURS, partial(history_spmm, adj, b.rows, b.position, b.x, b.table), (weight,))
     theirs = Variant("pull + cat + messages + scatter_add", by_messages, (weight,))
     limits = row_limits("forward", reads(b.position, b.columns, b.x, b.table))

@@ -66,6 +66,10 @@ def read_rows(addresses: Tensor, width: int, like: Tensor, ahead: int) -> None:
     read_rows_task.launch(addresses.numel(), 3200, addresses, width, code(like), ahead)
 
 
+def _on_cpu(tensor: Tensor) -> bool:
+    return tensor.device.type == "cpu"
+
+
 @dataclass(frozen=True)
 class Reads:
     """Rows of ``source`` to be read: by address on a CPU, by index on a GPU."""
@@ -78,7 +82,7 @@ class Reads:
         return self.where.numel() * self.source.shape[1] * self.source.element_size()
 
     def run(self, ahead: int) -> None:
-        if self.source.device.type == "cpu":
+        if _on_cpu(self.source):
             read_rows(self.where, self.source.shape[1], self.source, ahead)
             return
         buffer = self.source.new_empty(min(BUFFER_ROWS, len(self.where)), self.source.shape[1])
@@ -93,7 +97,7 @@ def reads(position: Tensor, columns: Tensor, x: Tensor | None, table: Tensor | N
     sources = [
         (t, p[inside] if t is x else ~p[inside], inside) for t, inside in ((x, p >= 0), (table, p < 0)) if t is not None
     ]
-    if columns.device.type != "cpu":
+    if not _on_cpu(columns):
         return [Reads(t, at) for t, at, _ in sources]
     by_dtype: dict[torch.dtype, list[tuple[Tensor, Tensor, Tensor]]] = {}
     for source in sources:
@@ -111,7 +115,7 @@ def reads(position: Tensor, columns: Tensor, x: Tensor | None, table: Tensor | N
 def row_limits(mode: str, wanted: list[Reads]) -> list[Limit]:
     """Reading just these rows, plainly and asked for ahead."""
     nbytes = sum(r.bytes for r in wanted)
-    on_cpu = all(r.source.device.type == "cpu" for r in wanted)
+    on_cpu = all(_on_cpu(r.source) for r in wanted)
     ways = {"only reading its rows": 0, "only reading its rows, asked for ahead": ASKED_AHEAD}
     return [
         Limit(name, mode, nbytes, partial(_read_all, wanted, ahead))

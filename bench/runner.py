@@ -7,6 +7,7 @@ Modes: ``forward`` without a graph for autograd, as refresh and inference run it
 training, and ``backward`` the part of that after forward.
 """
 
+import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -39,21 +40,25 @@ class Variant:
     inputs: tuple[Tensor, ...] = ()
     errors: Errors | None = None
     moved: dict[str, Moved] | None = None
+    lazy: bool = False  # something is made at its first call, which is not to count as its memory
 
     def compiled(self, backend: str) -> "Variant":
-        return replace(self, what=f"torch.compile: {self.what}", forward=compiled(self.forward, backend))
+        return replace(self, what=f"torch.compile: {self.what}", forward=compiled(self.forward, backend), lazy=True)
 
-    def result(self, grad: Tensor) -> tuple[Tensor, ...]:
-        """(result, gradients of the inputs)."""
-        out = self.forward()
-        return out, *torch.autograd.grad(out, self.inputs, grad)
+    def gradients(self, out: Tensor, grad: Tensor) -> tuple[Tensor, ...]:
+        return torch.autograd.grad(out, self.inputs, grad)
+
+    def warm_up(self, grad: Tensor) -> None:
+        _without_graph(self.forward)
+        if self.inputs:
+            self.gradients(self.forward(), grad)
 
     def steps(self, grad: Tensor) -> dict[str, list[Step]]:
         """What is timed, by mode: one step, or forward and then backward."""
         found: dict[str, list[Step]] = {"forward": [partial(_without_graph, self.forward)]}
         if self.inputs:
             made: list[Tensor] = []
-            found["both"] = [partial(_forward, self.forward, made), partial(_backward, made, self.inputs, grad)]
+            found["both"] = [partial(_forward, self.forward, made), lambda: self.gradients(made.pop(), grad)]
         return found
 
 
@@ -64,10 +69,6 @@ def _without_graph(forward: Forward) -> Tensor:
 
 def _forward(forward: Forward, made: list[Tensor]) -> None:
     made.append(forward())
-
-
-def _backward(made: list[Tensor], inputs: tuple[Tensor, ...], grad: Tensor) -> object:
-    return torch.autograd.grad(made.pop(), inputs, grad)
 
 
 @dataclass(frozen=True)
@@ -110,17 +111,18 @@ def examine(variant: Variant, job: Job) -> Found:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            with torch.no_grad():
-                (found.errors["forward"],) = errors([variant.forward()])
+            if variant.lazy:
+                variant.warm_up(job.grad)
+            made: list[Tensor] = []
+            (found.memory["forward"],) = peaks([lambda: made.append(_without_graph(variant.forward))], device)
+            (found.errors["forward"],) = errors(made)
             if variant.inputs:
-                first, *others = errors(variant.result(job.grad))
-                found.errors["backward"] = max(others)
-                found.errors["both"] = max(first, *others)
-            steps = variant.steps(job.grad)
-            (found.memory["forward"],) = peaks(steps["forward"], device)
-            if "both" in steps:
-                of_forward, of_backward = peaks(steps["both"], device)
+                made.clear()
+                steps = partial(_forward, variant.forward, made), lambda: made.extend(variant.gradients(made[0], job.grad))
+                of_forward, of_backward = peaks(steps, device)
                 found.memory |= {"backward": of_backward, "both": max(of_forward, of_backward)}
+                first, *others = errors(made)
+                found.errors |= {"backward": max(others), "both": max(first, *others)}
     except Exception as error:
         lines = str(error).strip().splitlines() or [""]
         found = Found(note=f"not run: {type(error).__name__}: {lines[0][:200]}")
@@ -131,7 +133,7 @@ def bound(job: Job, found: dict[str, Found], mode: str) -> float:
     """How far off a result may be: tied to the best of the alternatives, which add in other orders, and to rounding. That
     all of them are far off allows nothing."""
     theirs = [f.errors[mode] for what, f in found.items() if what != OURS and mode in f.errors]
-    return min(MORE * min((e for e in theirs if e == e), default=0.0), MOST) + ROUNDINGS * job.rounding
+    return min(MORE * min(theirs, default=0.0), MOST) + ROUNDINGS * job.rounding
 
 
 def run(job: Job, report: Report, rounds: int = ROUNDS) -> dict[tuple[str, str], Record]:
@@ -172,8 +174,9 @@ def _record(
     ceilings: Sequence[tuple[Limit, Timing]],
 ) -> Record:  # fmt: skip
     error, note = found.errors.get(mode), found.note
+    error = None if error == math.inf else error  # JSON has no such number
     if timing is None and not note:
-        worst = max(found.errors, key=lambda m: found.errors[m] if found.errors[m] == found.errors[m] else float("inf"))
+        worst = max(found.errors, key=lambda m: found.errors[m])
         note = f"{WRONG}: {worst} is off by {found.errors[worst]:.1e}, {bounds[worst]:.1e} is allowed"
     name, ceiling = ceiling_of(mode, ceilings) if variant.moved is None else ("", None)
     return Record(
@@ -201,13 +204,14 @@ def _fastest(mode: str, ceilings: Sequence[tuple[Limit, Timing]]) -> tuple[Limit
 
 
 def relative_error(got: Tensor, wanted: Tensor) -> float:
-    """The largest difference, relative to the largest value. NaN where there is one."""
+    """The largest difference, relative to the largest value. Infinite where there is a NaN, which a max would lose."""
     if got.shape != wanted.shape:
-        return float("inf")
+        return math.inf
     if wanted.numel() == 0:
         return 0.0
     largest = float(wanted.abs().max())
-    return float((got.double() - wanted.double()).abs().max()) / (largest or 1.0)
+    error = float((got.double() - wanted.double()).abs().max()) / (largest or 1.0)
+    return math.inf if math.isnan(error) else error
 
 
 def against(*wanted: Tensor) -> Errors:
