@@ -16,17 +16,17 @@ BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY = "#0072B2", "#E69F00", "#009E73", "
 INK, LINE, GRID = "#222222", "#8a8a8a", "#e6e6e6"
 SPLITS = {"train": ("training", ORANGE), "val": ("validation", BLUE), "test": ("test", GREEN)}
 PARTS = {"data": SKY, "refresh": ORANGE, "train": BLUE, "evaluation": PURPLE}
-DPI, HEIGHT, WIDTHS = 120, 3.4, {1: 6.2, 2: 8.2}  # inches, by panels: two fill the page as they are
+DPI, HEIGHT, WIDTHS = 120, 3.4, {1: 6.2, 2: 8.2, 3: 11.0, 4: 13.6}  # inches, by panels: two fill the page as they are
 FEW = 30  # as many points get a dot each
 MARGIN = 1.04  # beyond the last point
 
 
-def _panels(count: int, ylabel: str) -> tuple[Any, list[Any]]:
-    """A figure with so many panels beside each other, which share the vertical axis."""
+def panels_of(count: int, ylabel: str, *, shared: bool = True) -> tuple[Any, list[Any]]:
+    """A figure with so many panels beside each other. shared: the vertical axis is one for all of them."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(WIDTHS[count], HEIGHT), dpi=DPI, layout="constrained", facecolor="white")
-    panels = list(figure.subplots(1, count, sharey=True, squeeze=False)[0])
+    panels = list(figure.subplots(1, count, sharey=shared, squeeze=False)[0])
     for panel in panels:
         panel.set_facecolor("white")
         panel.set_axisbelow(True)
@@ -70,7 +70,7 @@ def _legend(figure: Any, panel: Any) -> None:
     figure.legend(handles, labels, loc="outside upper left", ncols=len(labels), frameon=False, fontsize=10, labelcolor=INK)
 
 
-def _png(figure: Any) -> bytes:
+def png_of(figure: Any) -> bytes:
     memory = io.BytesIO()
     figure.savefig(memory, format="png")
     return memory.getvalue()
@@ -78,19 +78,19 @@ def _png(figure: Any) -> bytes:
 
 def loss(epochs: Epochs) -> bytes:
     """The training loss, against epochs and against time."""
-    figure, (left, right) = _panels(2, "training loss")
+    figure, (left, right) = panels_of(2, "training loss")
     known = [epoch for epoch in epochs if "loss" in epoch]
     values = [epoch["loss"] for epoch in known]
     _line(left, _by_epoch(left, known), values, BLUE)
     _line(right, _by_time(right, known), values, BLUE)
-    return _png(figure)
+    return png_of(figure)
 
 
 def accuracy(epochs: Epochs, best: int | None, metric: str = "accuracy") -> bytes:
     """Training, validation and test, against epochs and against time; epoch ``best`` is marked. Epochs without an
     evaluation are passed over."""
     evaluated = [epoch for epoch in epochs if "val" in epoch]
-    figure, (left, right) = _panels(2, f"{metric} (%)")
+    figure, (left, right) = panels_of(2, f"{metric} (%)")
     numbers, times = _by_epoch(left, evaluated), _by_time(right, evaluated)
     for panel, x in ((left, numbers), (right, times)):
         for name, (label, color) in SPLITS.items():
@@ -102,21 +102,21 @@ def accuracy(epochs: Epochs, best: int | None, metric: str = "accuracy") -> byte
             ring = dict(marker="o", markersize=8, markerfacecolor="none", markeredgecolor=INK, markeredgewidth=1.4)
             panel.plot([x[at]] * len(chosen), chosen, linestyle="none", label=f"best validation, epoch {best}", **ring)
     _legend(figure, left)
-    return _png(figure)
+    return png_of(figure)
 
 
 def single(epochs: Epochs, name: str, ylabel: str, color: str) -> bytes:
     """One measurement against epochs, from zero; epochs without it are passed over."""
     measured = [epoch for epoch in epochs if name in epoch]
-    figure, (panel,) = _panels(1, ylabel)
+    figure, (panel,) = panels_of(1, ylabel)
     _line(panel, _by_epoch(panel, measured), [epoch[name] for epoch in measured], color)
     panel.set_ylim(bottom=0)
-    return _png(figure)
+    return png_of(figure)
 
 
 def time(epochs: Epochs) -> bytes:
     """What each epoch's seconds were spent on, stacked, with each part's share of all of them."""
-    figure, (panel,) = _panels(1, "seconds per epoch")
+    figure, (panel,) = panels_of(1, "seconds per epoch")
     timed = [epoch for epoch in epochs if "time" in epoch]
     total = sum(sum(epoch["time"].get(part, 0) for part in PARTS) for epoch in timed)
     numbers = _by_epoch(panel, timed)
@@ -132,12 +132,12 @@ def time(epochs: Epochs) -> bytes:
         below = above
     panel.set_xlim(min(0, edges[0]), edges[-1])
     _legend(figure, panel)
-    return _png(figure)
+    return png_of(figure)
 
 
 def seeds(runs: Sequence[Epochs], metric: str = "accuracy") -> bytes:
     """Validation and test of several runs: a thin line for each, and their mean over the epochs that all evaluated."""
-    figure, panels = _panels(2, f"{metric} (%)")
+    figure, panels = panels_of(2, f"{metric} (%)")
     curves = [{epoch["epoch"]: epoch for epoch in run if "val" in epoch} for run in runs]
     common = sorted(set.intersection(*(set(curve) for curve in curves)))
     for panel, name in zip(panels, ("val", "test"), strict=True):
@@ -150,4 +150,4 @@ def seeds(runs: Sequence[Epochs], metric: str = "accuracy") -> bytes:
         _line(panel, common, mean, color, f"mean of {len(curves)}", linewidth=2.6)
         panel.set_title(label, fontsize=11, color=INK, loc="left")
         panel.legend(loc="lower right", frameon=False, fontsize=10, labelcolor=INK)
-    return _png(figure)
+    return png_of(figure)

@@ -250,13 +250,13 @@ def test_one_seed_and_none(tmp_path: Path) -> None:
 def shown(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The figures themselves, as they are drawn."""
     kept: list[Any] = []
-    save = figures._png
+    save = figures.png_of
 
     def keep(figure: Any) -> bytes:
         kept.append(figure)
         return save(figure)
 
-    monkeypatch.setattr(figures, "_png", keep)
+    monkeypatch.setattr(figures, "png_of", keep)
     return kept
 
 

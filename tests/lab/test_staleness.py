@@ -138,7 +138,7 @@ def test_gradients_of_stale_tables(model: str) -> None:
         assert found.norm == pytest.approx(float(exact.norm()), rel=1e-3)
         assert found.error == pytest.approx(float((stale - exact).norm()), rel=1e-2)
         assert found.stale == pytest.approx(float((stale - fresh).norm()), rel=1e-2)
-        assert 0 < found.stale and found.error <= found.stale + found.cut
+        assert found.stale > 0 and found.error <= found.stale + found.cut
         distance = trainer.engine.predict(batch, 1) - logits[batch.rows]
         assert found.output == pytest.approx(float(distance.norm()), rel=1e-2)
         halo = batch.halo(trainer.engine.scene.adj)
@@ -169,7 +169,7 @@ def dense_adjacency(trainer: Trainer) -> Tensor:
 def test_tables_on_disk_are_refused_for_gradients(tmp_path: Path) -> None:
     trainer = Trainer(settings(history="disk"), small(), folder=tmp_path / "history")
     trainer.begin()
-    with pytest.raises(ValueError, match="history is disk; .* give --history device"):
+    with pytest.raises(ValueError, match=r"history is disk; .* give --history device"):
         gradients_of(trainer)
     trainer.close()
 

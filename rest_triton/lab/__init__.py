@@ -1,0 +1,1 @@
+"""The staleness lab: studies of what stale histories cost, made of ordinary training runs."""

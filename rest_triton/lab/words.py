@@ -1,0 +1,107 @@
+"""Sentences about results. They say what was measured, and no more."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..page import duration
+from .plan import sentence
+from .results import Outcome, Results, Spread
+from .tables import markdown, number
+
+STAND_IN = "arxiv30"  # its features are not those of ogbn-arxiv
+
+
+def dataset(name: str) -> str:
+    short = Path(name).stem if name.endswith(".npz") else name
+    return f"{short} (stand-in features)" if STAND_IN in short else short
+
+
+def counted(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
+def listed(parts: Sequence[str]) -> str:
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+
+
+def opening(results: Results) -> str:
+    """What was run, with how many seeds, and whether evaluation wrote the histories."""
+    base, groups = results.base, results.groups.values()
+    counts = sorted({len(group) for group in groups})
+    seeds = counted(counts[0], "seed") if len(counts) == 1 else f"{counts[0]} to {counts[-1]} seeds"
+    spread = "mean ± unbiased standard deviation over seeds" if counts[-1] > 1 else "one seed, so no spread is known"
+    text = f"On {dataset(base.config.dataset)}, with {seeds} of each setting ({spread}); base: {sentence(base.config)}."
+    wrote = base.config.eval_updates_history
+    text += f" Evaluation {'wrote the histories, too' if wrote else 'did not write the histories'}."
+    gone = sum(outcome.diverged for outcome in results.outcomes)
+    if gone:
+        text += (
+            f" The loss of {counted(gone, 'run')} was not finite: {'it is' if gone == 1 else 'they are'} not in the means."
+        )
+    if len(results.outcomes) < results.planned:
+        text += f" {len(results.outcomes)} of {results.planned} runs have ended; the others are not in these figures."
+    return text
+
+
+def figure(name: str, spread: Spread) -> str:
+    shown = number(name, spread.mean)
+    return shown if spread.std is None else f"{shown} ± {number(name, spread.std)}"
+
+
+def difference(ours: Spread, other: Spread, name: str = "test") -> str:
+    """A difference of means in points, held against the spread of seeds: the root of the sum of both variances."""
+    points = 100 * (ours.mean - other.mean)
+    if ours.std is None or other.std is None:
+        return f"{points:+.2f} points, of single seeds"
+    spread = 100 * math.sqrt(ours.std**2 + other.std**2)
+    return f"{points:+.2f} points, {'more than' if abs(points) > spread else 'within'} the spread of seeds ({spread:.2f})"
+
+
+def against(results: Results, group: Sequence[Outcome], others: Sequence[Sequence[Outcome]], name: str = "test") -> str:
+    """Each of ``others`` against ``group``, by the label that tells them apart."""
+    ours = results.spread(group, name)
+    if ours is None:
+        return ""
+    parts = []
+    for other in others:
+        theirs = results.spread(other, name)
+        if theirs is not None:
+            parts.append(f"{title(other)} {figure(name, theirs)} ({difference(theirs, ours)})")
+    return f"{title(group)} {figure(name, ours)} %" + (f"; against it {listed(parts)}" if parts else "")
+
+
+def title(group: Sequence[Outcome]) -> str:
+    """The name of its method, or its first label."""
+    labels = group[0].case.labels
+    return str(labels.get("method", next(iter(labels.values()))))
+
+
+def costs(results: Results, groups: Sequence[Sequence[Outcome]]) -> str:
+    """Age and time of an epoch, where they are known."""
+    parts = []
+    for group in groups:
+        age, epoch = results.spread(group, "age"), results.spread(group, "epoch_seconds")
+        known = [] if epoch is None else [duration(epoch.mean)]
+        known += [] if age is None else [f"rows {age.mean:.1f} steps old"]
+        if known:
+            parts.append(f"{title(group)} {', '.join(known)}")
+    return f"An epoch of training took, and rows were on average: {'; '.join(parts)}." if parts else ""
+
+
+def write(results: Results) -> str:
+    """results.md."""
+    study = results.study
+    if not results.outcomes:
+        return f"# {study.name}\n\nNo run has ended yet.\n"
+    paragraph = " ".join([opening(results), *[text for text in study.tell(results) if text]])
+    machines = {str(o.run.summary["machine"]) for o in results.outcomes if "machine" in o.run.summary}
+    where = f"Scores in percent ({results.metric}, by exact inference unless said otherwise). "
+    where += (
+        f"Times are of {listed(sorted(machines))}, without evaluations; what else ran there is not known."
+        if machines
+        else ""
+    )
+    asked = f"{study.question[0].upper()}{study.question[1:]}" + (f" (the paper's {study.paper})" if study.paper else "")
+    name = dataset(results.base.config.dataset)
+    return f"# {study.name} on {name}\n\n{asked}.\n\n{paragraph}\n\n{markdown(results, study.measures)}\n\n{where}\n"
