@@ -4,8 +4,8 @@
 
 A time of B that is longer or shorter than A's counts as changed when it differs by more than twice the larger noise of the
 two (median over best, less one), and by 5 % at least. Exit status: 1 if one of ours became slower, larger or wrong; 2 if
-there is nothing to compare. Alternatives are listed but decide nothing: their code is not ours, and when it changes speed,
-the machine or the versions did.
+there is nothing to compare. Alternatives, and what the machine can do at best, decide nothing: when they change speed, the
+machine or the versions did.
 """
 
 import argparse
@@ -21,6 +21,7 @@ from .loading import duration, load, named, size
 from .results import Record
 
 FLOOR = 0.05  # however quiet its rounds were, a session does not see how the machine differs from one hour to the next
+SHOWN = 5  # of the changes of alternatives: enough to see that there are some
 DECISIVE = ("processor", "threads", "gpu", "malloc")  # a difference here is no difference of the code
 Key = tuple[str, str, str, str, float | None]
 
@@ -133,25 +134,22 @@ def warnings(a: dict[str, Any], b: dict[str, Any]) -> list[str]:
 
 
 def lines(comparison: Comparison) -> list[str]:
-    """What is printed of it."""
+    """What is printed of it: all of ours, of the others how many and the largest."""
     found: list[str] = []
 
-    def section(title: str, entries: Sequence[object]) -> None:
+    def section(title: str, entries: Sequence[object], most: int | None = None) -> None:
         if entries:
-            found.extend(["", f"{len(entries)} {title}", *(f"  {entry}" for entry in entries)])
+            shown = [f"  {entry}" for entry in entries[:most]]
+            left = len(entries) - len(shown)
+            found.extend(["", f"{len(entries)} {title}", *shown, *([f"  and {left} more"] if left else [])])
 
-    section("worse", comparison.of("worse", True))
-    section("became wrong", comparison.of("became wrong", True))
-    section("better", comparison.of("better", True))
-    section("became right", comparison.of("became right", True))
-    section("wrong in both", comparison.of("wrong in both", True))
+    for kind in ("worse", "became wrong", "better", "became right", "wrong in both"):
+        section(kind, comparison.of(kind, True))
     found.extend(["", f"{len(comparison.of('unchanged', True))} unchanged"])
-    kinds = {"worse": "slower", "better": "faster", "became wrong": "wrong now", "became right": "right now"}
-    kinds["wrong in both"] = "wrong in both"
-    for kind, title in kinds.items():
-        section(f"of the alternatives {title}", comparison.of(kind, False))
+    for kind in ("worse", "better", "became wrong", "became right"):
+        section(f"not ours: {kind}", comparison.of(kind, False), SHOWN)
     if comparison.drift is not None:
-        found.append(f"The alternatives' median change, which is the machine's: {comparison.drift:.2f} x")
+        found.extend(["", f"not ours: {comparison.drift:.2f} x in the median, which no commit of ours can cause"])
     section("only in A", [named(record) for record in comparison.only_a])
     section("only in B", [named(record) for record in comparison.only_b])
     return found

@@ -95,7 +95,14 @@ def test_alternatives_decide_nothing_but_show_the_machine() -> None:
     theirs, limit = replace(OURS, what="CSR @ dense"), replace(OURS, what="limit: reading", mode="any")
     found = compare([OURS, theirs, limit], [OURS, replace(theirs, seconds=2.0), replace(limit, seconds=1.5)])
     assert not found.regressed and found.drift == pytest.approx(1.75)
-    assert any("1.75" in line for line in lines(found))
+    assert "not ours: 1.75 x in the median, which no commit of ours can cause" in lines(found)
+
+
+def test_of_many_changes_of_others_the_largest_are_shown() -> None:
+    before = [replace(OURS, what="theirs", case=str(n)) for n in range(9)]
+    said = lines(compare(before, [replace(r, seconds=2.0 + n) for n, r in enumerate(before)]))
+    assert "9 not ours: worse" in said and "  and 4 more" in said
+    assert [line[:9] for line in said if " x  1.00 s" in line] == [f"  {n:5.2f} x" for n in (10, 9, 8, 7, 6)]
 
 
 def test_whose_code_decides() -> None:
