@@ -1,10 +1,15 @@
 """Batches that GPU kernels are estimated and measured on: counts from which every byte follows, and a graph that has them.
 
-arxiv is counted on the graph itself. The others have the published numbers of nodes and edges and their recipes' share of
+arxiv is counted on the graph itself, by
+
+    python -m bench.gpu_shapes arxiv.npz --parts 80 --per-batch 40        any data set that rest_triton.train takes
+
+The others have the published numbers of nodes and edges and their recipes' share of
 clusters; how large a halo is, how many edges stay inside and how many rows are hubs are assumptions there.
 """
 
-from collections.abc import Callable
+import argparse
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -83,15 +88,15 @@ def _shares(edges: int, rows: int) -> list[tuple[int, int]]:
 
 
 def _assumed(name: str, source: str, rows: int, edges: int, halo: int, share: float, clusters: float) -> Shape:
-    """A shape with 2 % of its edges at hubs of 4,096, as arxiv has, and as many hubs elsewhere in the graph."""
+    """A shape with 2 % of its edges at hubs of 4,096 edges (arxiv: 5 % at 7,000), and as many hubs in every other batch."""
     hubs = round(0.02 * edges / 4096)
     return Shape(name, source, rows, edges, halo, rows, share, HUB_DEGREE, hubs, 4096 * hubs, round(hubs / clusters))
 
 
 SHAPES = (
     Shape(
-        "arxiv", "40 of 80 METIS clusters of ogbn-arxiv, counted", 84_539, 1_165_345, 37_182, 84_485, 0.835, 2041,
-        hubs=5, hub_edges=26_921, graph_hubs=18,
+        "arxiv", "40 of 80 METIS clusters of ogbn-arxiv, counted", 84_618, 1_059_971, 41_532, 84_603, 0.794, 1849,
+        hubs=7, hub_edges=49_167, graph_hubs=18,
     ),
     _assumed(
         "products", "5 of 40 clusters; rows, edges and halo as in synthetic:products",
@@ -166,3 +171,44 @@ def make(shape: Shape, device: torch.device | str = "cpu") -> Graph:
 def _cover(nodes: Tensor, edges: int, random: torch.Generator) -> Tensor:
     """``edges`` nodes of ``nodes``, each at least once."""
     return torch.cat([nodes, nodes[torch.randint(0, max(len(nodes), 1), (edges - len(nodes),), generator=random)]])
+
+
+def counted(name: str, source: str, rowptr: Tensor, col: Tensor, rows: Tensor) -> Shape:
+    """The shape of a real batch."""
+    degree, inside = rowptr.diff(), torch.zeros(rowptr.numel() - 1, dtype=torch.bool)
+    inside[rows] = True
+    owner = torch.repeat_interleave(torch.arange(len(degree)), degree)
+    neighbours = col[inside[owner]].long()
+    distinct = neighbours.unique()
+    within = inside[distinct]
+    own = degree[rows]
+    hubs = own > HUB_DEGREE
+    return Shape(
+        name, source, len(rows), len(neighbours), int((~within).sum()), int(within.sum()),
+        round(float(inside[neighbours].double().mean()), 3), int(own[~hubs].max()), int(hubs.sum()), int(own[hubs].sum()),
+        int((degree > HUB_DEGREE).sum()),
+    )  # fmt: skip
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    from rest_triton.batches import ClusterBatches
+    from rest_triton.datasets import load
+    from rest_triton.partition import partition
+
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.gpu_shapes", description="Count the shape of a graph's first batch."
+    )
+    parser.add_argument("dataset", help="a data set's name, or the path of an .npz")
+    parser.add_argument("--parts", type=int, required=True, help="clusters of the graph")
+    parser.add_argument("--per-batch", type=int, required=True, help="clusters of a batch")
+    options = parser.parse_args(arguments)
+    graph = load(options.dataset)
+    clusters = partition(graph, options.parts)
+    graph = clusters.apply(graph)
+    batch = next(iter(ClusterBatches(clusters.ptr, options.per_batch, 0).epoch(0)))
+    source = f"{options.per_batch} of {options.parts} clusters, counted"
+    print(counted(options.dataset, source, graph.rowptr, graph.col, batch.rows))
+
+
+if __name__ == "__main__":
+    main()
