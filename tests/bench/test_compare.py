@@ -46,6 +46,9 @@ def test_wrong_results_are_no_times() -> None:
     assert kind(wrong, OURS) == "became right"
     assert kind(wrong, wrong) == "wrong in both"
     assert "it is off" in str(Change(OURS, wrong))
+    assert compare([OURS], [wrong]).regressed and not compare([wrong], [OURS]).regressed
+    theirs = replace(OURS, what="theirs")
+    assert not compare([theirs], [replace(theirs, seconds=None)]).regressed
 
 
 def test_nothing_at_all_is_compared_too() -> None:
