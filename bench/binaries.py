@@ -54,8 +54,7 @@ def keys(targets: tuple[str, ...] = ("sm_80", "sm_90", "gfx942")) -> list[Key]:
 
 def read(key: Key) -> Binary:
     """Compiles a kernel and reads its binary."""
-    if knobs.runtime.interpret:
-        raise RuntimeError("kernels cannot be compiled while Triton interprets them: unset TRITON_INTERPRET")
+    _check_compiling()
     name, width, precision, target = key
     p = next(p for p in PRECISIONS if p.name == precision)
     recorded = tiny(width, p, TARGETS[target].warp_size)[name]
@@ -63,6 +62,13 @@ def read(key: Key) -> Binary:
     found = cost(compiled, target)
     parts = _parts(name, sass(compiled)) if TARGETS[target].backend == "cuda" else None
     return Binary(found.registers, found.spills, found.shared, found.occupancy, found.in_flight, parts)
+
+
+def _check_compiling() -> None:
+    if knobs.runtime.interpret:
+        raise RuntimeError(
+            "kernels cannot be compiled while Triton interprets them: unset TRITON_INTERPRET, or use --stored"
+        )
 
 
 def _parts(name: str, code: str) -> dict[str, dict[str, int]] | None:
@@ -79,6 +85,7 @@ def _parts(name: str, code: str) -> dict[str, dict[str, int]] | None:
 
 
 def read_all(wanted: list[Key], processes: int = 2) -> dict[Key, Binary]:
+    _check_compiling()
     # Not forked: torch's threads, which this process may have started by now, do not live on in a fork that waits for them.
     with ProcessPoolExecutor(max_workers=processes, mp_context=get_context("spawn")) as pool:
         return dict(zip(wanted, pool.map(read, wanted, chunksize=4), strict=True))

@@ -91,7 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             version, binaries = stored()
         else:
             version, binaries = triton.__version__, read_all(keys(tuple(gpu.target for gpu in gpus)), options.jobs)
-    except (ValueError, FileNotFoundError) as error:
+    except (ValueError, FileNotFoundError, RuntimeError) as error:
         parser.error(str(error))
     found = {gpu.name: estimates(gpu, binaries) for gpu in gpus}
     text = page(version, gpus, found, binaries)

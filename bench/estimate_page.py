@@ -87,7 +87,11 @@ def _devices() -> Iterator[str]:
         scale, unit = _SCALES.get(name, (1, ""))
         rows.append([name.replace("_", " "), *(f"{getattr(g, name) / scale:,.10g} {unit}".strip() for g in GPUS), kind])
     yield table(["", *(f"{g.name} ({g.variant}, {g.target})" for g in GPUS), "kind"], rows)
-    yield "H100's cache bandwidth is A100's bytes per cycle at H100's clock; it is not published.\n"
+    yield (
+        "Cache bandwidths of A100 (5,120 bytes per cycle) and MI300X (its infinity cache) are the vendors' white papers';"
+        " H100's is not published, A100's bytes per cycle are taken for it. *float warps* are float32 instructions per"
+        " cycle and multiprocessor, *sector* is what the shortest access moves, *launch* what an empty kernel costs.\n"
+    )
 
 
 def _shapes() -> Iterator[str]:

@@ -262,3 +262,10 @@ def test_out_is_for_all_gpus(capsys: pytest.CaptureFixture) -> None:
     with pytest.raises(SystemExit):
         command.main(["--stored", "--out", "page.md", "--gpu", "H100"])
     assert "leave one away" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="with a GPU kernels are compiled, not interpreted")
+def test_interpreted_kernels_are_not_compiled(capsys: pytest.CaptureFixture) -> None:
+    with pytest.raises(SystemExit):
+        command.main([])
+    assert "unset TRITON_INTERPRET, or use --stored" in capsys.readouterr().err

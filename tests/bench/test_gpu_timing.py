@@ -8,7 +8,7 @@ import torch
 from bench import estimate as command
 from bench.binaries import stored
 from bench.gpu_shapes import SHAPES, Shape, make
-from bench.gpu_timing import Comparison, compare, fits, measure, median_seconds
+from bench.gpu_timing import Comparison, compare, fits, launches_on, measure, median_seconds
 from bench.gpus import GPUS
 from bench.launches import record, tiny
 from bench.roofline import Estimate
@@ -109,6 +109,15 @@ def test_a_recorded_launch_computes_what_the_op_computes() -> None:
     adj = Adjacency(graph.rowptr, graph.col, row_scale=scale, col_scale=scale)
     wanted = history_spmm(adj, graph.rows, graph.position, x, history)
     torch.testing.assert_close(launch.arguments["out_ptr"], wanted)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="with a GPU kernels are compiled, not interpreted")
+def test_every_kernel_can_be_run_by_itself() -> None:
+    """As on a GPU, but interpreted, on few rows, without hubs and without far tables."""
+    launches = launches_on(torch.device("cpu"), GPUS[1])
+    found = dict(measure([(SMALL, 4, PRECISIONS[0])], FakeTimer([1.0]), launches, KERNELS))
+    away = {kernel for kernel in KERNELS if "hub" in kernel or "far" in kernel}
+    assert {key[3] for key in found} == set(KERNELS) - away
 
 
 @pytest.mark.gpu
