@@ -18,13 +18,14 @@ from ..config import add_flags, parse_flags
 from ..malloc import keep_freed_memory
 from ..page import duration, percent
 from ..progress import notice, progress
+from ..rundir import InUse
 from ..sizes import sizes_of
 from ..suggest import nearest
 from ..train import EXPECTED
 from . import tables, words
 from .plan import Estimates, described
 from .results import read
-from .runner import DIVERGED, claimed, execute, execute_apart, finished
+from .runner import DIVERGED, execute, execute_apart, finished
 from .studies import STUDIES
 from .study import Base, Planned, Study, base_for, planned
 
@@ -105,17 +106,15 @@ def _study(study: Study, base: Base, runs: list[Planned], out: Path, plan: bool,
     expected = [estimates.seconds(run.config, apart=study.apart) or 0.0 for run in todo]
     took, pace = 0.0, 1.0
     for number, run in enumerate(todo):
-        with claimed(run) as mine:
-            if not mine:
-                notice(f"{run.name} is being done by another process: it is left to it")
-                continue
-            if finished(run, study):
-                continue
-            begin = time.perf_counter()
+        begin = time.perf_counter()
+        try:
             with progress(f"{study.name}, run {number + 1} of {len(todo)}: {run.name}"):
                 (execute_apart if study.apart else execute)(study, run.config, run.folder, command)
-            took += time.perf_counter() - begin
-            pace = took / max(1e-9, sum(expected[: number + 1]))
+        except InUse:
+            notice(f"{run.name} is being done by another process: it is left to it")
+            continue
+        took += time.perf_counter() - begin
+        pace = took / max(1e-9, sum(expected[: number + 1]))
         left = pace * sum(expected[number + 1 :])
         write(study, base, runs, out)
         print(f"[{number + 1}/{len(todo)}] {_line(run)}" + (f"; about {duration(left)} left" if left else ""), flush=True)

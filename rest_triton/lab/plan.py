@@ -75,7 +75,9 @@ def timed(config: Config, loaded: object) -> dict[str, float]:
     """Seconds of a step, of an evaluation and of one that compares with the truth; steps in an epoch."""
     from ..trainer import Trainer
 
-    trainer = Trainer(config.changed(max_steps=STEPS, history="device"), loaded)  # type: ignore[arg-type]
+    # Weights that do not move cannot diverge, and a step takes as long.
+    still = config.changed(max_steps=STEPS, history="device", lr=0.0)
+    trainer = Trainer(still, loaded)  # type: ignore[arg-type]
     batches = len(trainer.method.cover())
     try:
         trainer.begin()
@@ -97,7 +99,7 @@ def timed(config: Config, loaded: object) -> dict[str, float]:
 
 def described(study: Study, base: Base, runs: list[Planned], todo: list[Planned], estimates: Estimates) -> str:
     """The plan for people: a line for each setting, and what all that is left will take."""
-    lines = [f"{study.name} ({study.paper}): {study.question}", f"base: {sentence(base.config)}"]
+    lines = [f"{study.name}{f' ({study.paper})' if study.paper else ''}: {study.question}", f"base: {sentence(base.config)}"]
     cases = list({run.case.name: run.case for run in runs}.values())
     wide = max(len(case.name) for case in cases)
     lines += [f"  {'setting':<{wide}}  {'epochs':>6}  {'runs':>5}  {'left':>5}  {'each':>8}"]

@@ -1,24 +1,24 @@
 """Doing a study's runs: those that are finished are not repeated, those that were begun go on."""
 
 import ctypes
-import fcntl
 import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Sequence
+from contextlib import redirect_stdout
 from dataclasses import asdict
 from pathlib import Path
 
 from ..checkpoint import Unusable, write_whole
 from ..config import Config, flag
-from ..rundir import RunDirectory
+from ..rundir import InUse, RunDirectory
 from .study import Planned, Study
 
 DIVERGED = "diverged.txt"  # in the folder of a run whose loss was not finite: the same settings would end the same way
 ELSEWHERE = {"root", "run_dir", "device", "profile"}  # where a run is and what it shows, not what it computes
+IN_USE = 75  # the exit code of a process that found a run in the hands of another
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 
 
@@ -43,25 +43,9 @@ def finished(run: Planned, study: Study) -> bool:
     return bool(summary and summary.get("finished")) and (not study.leaves or (run.folder / study.leaves).exists())
 
 
-@contextmanager
-def claimed(run: Planned) -> Iterator[bool]:
-    """Whether this process alone does the run, until the block ends: two may work on different runs of a study."""
-    path = run.folder.with_suffix(run.folder.suffix + ".lock")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            yield False
-            return
-        try:
-            yield True
-        finally:
-            path.unlink(missing_ok=True)
-
-
 def execute(study: Study, config: Config, folder: Path, command: str) -> None:
-    """One run, from where it stands to its end. What it prints goes to ``log.txt`` in its folder."""
+    """One run, from where it stands to its end; what it prints goes to ``log.txt`` in its folder. InUse if another process
+    is at it."""
     from ..diagnosis import NotFinite
     from ..session import train
 
@@ -86,6 +70,8 @@ def execute_apart(study: Study, config: Config, folder: Path, command: str) -> N
     child = subprocess.run([sys.executable, "-m", "rest_triton.lab.runner", str(os.getpid())], input=asked, text=True)
     if child.returncode in (130, -signal.SIGINT):
         raise KeyboardInterrupt
+    if child.returncode == IN_USE:
+        raise InUse(f"{folder} is being written by another process")
     if child.returncode:
         raise ValueError(f"the run in {folder} ended with exit code {child.returncode}; what it said is above")
 
@@ -107,6 +93,8 @@ def main(arguments: Sequence[str]) -> None:
         execute(STUDIES[asked["study"]], config, Path(asked["folder"]), asked["command"])
     except KeyboardInterrupt:
         sys.exit(130)
+    except InUse:
+        sys.exit(IN_USE)
     except EXPECTED as error:
         sys.exit(f"{error}")
 

@@ -81,8 +81,8 @@ def constants(model: Module, adj: Adjacency, *, directed: bool, exact_input: boo
         tail = _largest(model.lins[1].weight.t())  # type: ignore[operator]
     else:
         raise ValueError(
-            f"the constants of {type(model).__name__} are not known, or not with --residual; study the bound with gcn, appnp "
-            "or gcnii without it"
+            f"the constants of {type(model).__name__} are not known, or not with --residual; study gcn, appnp or gcnii "
+            "without it"
         )
     return Constants(convs[1:] if exact_input else convs, tail, _adjacency_norm(adj, directed))
 
