@@ -88,7 +88,8 @@ def _devices() -> Iterator[str]:
         rows.append([name.replace("_", " "), *(f"{getattr(g, name) / scale:,.10g} {unit}".strip() for g in GPUS), kind])
     yield table(["", *(f"{g.name} ({g.variant}, {g.target})" for g in GPUS), "kind"], rows)
     yield (
-        "Cache bandwidths of A100 (5,120 bytes per cycle) and MI300X (its infinity cache) are the vendors' white papers';"
+        "Data sheets were read in summaries by others. Cache bandwidths of A100 (5,120 bytes per cycle) and MI300X (its"
+        " infinity cache) are said to be the vendors' own;"
         " H100's is not published, A100's bytes per cycle are taken for it. *float warps* are float32 instructions per"
         " cycle and multiprocessor, *sector* is what the shortest access moves, *launch* what an empty kernel costs.\n"
     )

@@ -1,7 +1,7 @@
 """The GPUs that estimates are made for, and where each number about them comes from.
 
-No number here was measured by us. ``DATA_SHEET`` names what a vendor publishes; everything else is an assumption, and
-``estimate.py`` prints it as one.
+No number here was measured by us. ``DATA_SHEET`` names what vendors publish, checked against summaries of their sheets, not
+the sheets themselves; everything else is an assumption, and ``estimate.py`` prints it as one.
 """
 
 import re
