@@ -12,7 +12,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator, PercentF
 from rest_triton.figures import BLUE, INK, LINE, ORANGE, SKY, VERMILION
 
 from .canvas import BAR, BARS, TEXT, TIMES, Rows, behind, beside, legend, remark, sheet, times, whisker
-from .loading import duration
+from .loading import duration, is_ours, is_scale
 from .results import Record
 
 MODES = {"forward": SKY, "backward": ORANGE, "both": BLUE}
@@ -30,10 +30,10 @@ def grouped(records: Iterable[Record], key: Callable[[Record], Any]) -> dict[Any
 
 
 def of_ops(records: Iterable[Record]) -> list[Record]:
-    """Those of ops that were measured beside an alternative. What the machine can do at best is none."""
-    candidates = [
-        r for r in records if r.bench not in NOT_OPS and r.mode in MODES and not r.what.startswith("limit: ")
-    ]  # fmt: skip
+    """Those of ops that were measured beside an alternative: "ours" and these, not what the machine can do at best, nor what
+    is there for scale, nor other things of ours."""
+    candidates = [r for r in records if r.bench not in NOT_OPS and r.mode in MODES]
+    candidates = [r for r in candidates if r.what == "ours" or (not is_ours(r) and not is_scale(r))]
     kept = {(r.bench, r.case) for r in candidates if r.what != "ours"}
     return [r for r in candidates if (r.bench, r.case) in kept]
 
@@ -154,20 +154,21 @@ def of_roofline(records: Iterable[Record]) -> list[Record]:
 
 
 def roofline(records: Sequence[Record], machine: Mapping[str, Any]) -> Figure | None:
-    """The share of its ceiling that each of our ops reaches, by what the ceiling was measured by."""
+    """The share of its ceiling that each of our ops reaches."""
     rows = Rows()
     bars: list[tuple[float, Record]] = []
-    for name, group in grouped(of_roofline(records), lambda r: r.ceiling_name).items():
-        ceilings = [r.ceiling or 0 for r in group]
-        span = dict.fromkeys(f"{ceiling:.1f}" for ceiling in (min(ceilings), max(ceilings)))
-        rows.heading(f"Ceiling: {name or 'not named'}", f"{' to '.join(span)} GB/s on this machine")
-        for (bench, case), modes in grouped(group, lambda r: (r.bench, r.case)).items():
-            bars += zip(rows.row(f"{bench}: {case}", len(modes)), modes, strict=True)
+    known = of_roofline(records)
+    letters = {name: chr(ord("a") + n) for n, name in enumerate(dict.fromkeys(r.ceiling_name for r in known))}
+    for bench, group in grouped(known, lambda r: r.bench).items():
+        rows.heading(bench)
+        for case, modes in grouped(group, lambda r: r.case).items():
+            bars += zip(rows.row(case, len(modes)), modes, strict=True)
     if not bars:
         return None
+    ceilings = "; ".join(f"({letter}) {name or 'not named'}" for name, letter in letters.items())
     note = (
-        "Bytes that an op has to move, by formula, over its best time. Its ceiling: what the simplest loop reaches on this "
-        "machine at the same kind of access. Thin lines: from the best to the median round."
+        "Bytes that an op has to move, by formula, over its best time. Thin lines: best to median round. Ceilings, "
+        f"measured on this machine beside the op: {ceilings}."
     )
     heading = "Bandwidth of our ops, as a share of what this machine reaches"
     made = sheet(heading, TOP + rows.height + AXIS, machine, note)
@@ -177,9 +178,10 @@ def roofline(records: Sequence[Record], machine: Mapping[str, Any]) -> Figure | 
         panel.barh(y, share, BAR * 0.86, color=MODES.get(record.mode, LINE))
         whisker(panel, share / (1 + (record.noise or 0)), share, y)
         panel.plot([1, 1], [y - BAR / 2, y + BAR / 2], color=VERMILION, linewidth=2.5, zorder=4, solid_capstyle="butt")
-        behind(panel, max(share, 1), y, f"{100 * share:.0f} %: {record.gbps or 0:.1f} of {record.ceiling or 0:.1f} GB/s")
+        rates = f"{record.gbps or 0:.1f} of {record.ceiling or 0:.1f} GB/s ({letters[record.ceiling_name]})"
+        behind(panel, max(share, 1), y, f"{100 * share:.0f} %: {rates}")
     most = max(1.0, *(record.of_ceiling or 0 for _, record in bars))
-    panel.set_xlim(0, most * 1.45)
+    panel.set_xlim(0, most * 1.5)
     panel.xaxis.set_major_locator(FixedLocator([tick / 4 for tick in range(int(4 * most) + 1)]))
     panel.xaxis.set_major_formatter(PercentFormatter(1, symbol=" %"))
     panel.set_xlabel("share of the ceiling (mark at 100 %)", fontsize=TEXT, color=INK)

@@ -90,7 +90,8 @@ def balanced(text: str, width: int) -> list[str]:
 
 def times(ratio: float) -> str:
     """With as many digits as a measurement on a shared machine has."""
-    return f"{ratio:.2f} {TIMES}" if ratio < 1.995 else f"{ratio:.1f} {TIMES}" if ratio < 9.95 else f"{ratio:.0f} {TIMES}"
+    digits = 0 if ratio >= 9.95 else 1 if ratio >= 1.995 else 2
+    return f"{ratio:.{digits}f} {TIMES}" if ratio >= 0.095 else f"{ratio:.1g} {TIMES}"
 
 
 class Rows:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .loading import duration, load, named, size
+from .loading import duration, is_ours, load, named, size
 from .results import Record
 
 FLOOR = 0.05  # however quiet its rounds were, a session does not see how the machine differs from one hour to the next
@@ -99,13 +99,6 @@ def fastest(records: list[Record]) -> dict[Key, Record]:
         known = [r for r in (other, record) if r is not None and amount(r) is not None]
         found[record.key] = min(known, key=lambda r: amount(r) or 0.0) if known else record
     return found
-
-
-def is_ours(record: Record) -> bool:
-    """Whether our code decides its time: "ours", "ours + REST" …, or one of the parts of an epoch of ours."""
-    if record.mode in ("part", "overhead"):
-        return not record.case.endswith(")") or "ours" in record.case
-    return "ours" in record.what
 
 
 def compare(a: list[Record], b: list[Record]) -> Comparison:

@@ -29,6 +29,18 @@ def load(path: Path) -> tuple[dict[str, Any], list[Record]]:
     return machine, records
 
 
+def is_ours(record: Record) -> bool:
+    """Whether our code decides its time: "ours", "ours + REST" …, or one of the parts of an epoch of ours."""
+    if record.mode in ("part", "overhead"):
+        return not record.case.endswith(")") or "ours" in record.case
+    return "ours" in record.what
+
+
+def is_scale(record: Record) -> bool:
+    """Whether it is no alternative: what the machine can do at best, or something that is there for scale."""
+    return record.what.startswith("limit: ") or record.what.endswith("for scale")
+
+
 def named(record: Record) -> str:
     """What a person calls it, in one line."""
     at = "" if record.x is None else f" at {record.x:g}"
@@ -36,7 +48,7 @@ def named(record: Record) -> str:
 
 
 def duration(seconds: float) -> str:
-    unit, name = (1, "s") if seconds >= 1 else (1e-3, "ms") if seconds >= 1e-3 else (1e-6, "µs")
+    unit, name = (1, "s") if seconds >= 0.9995 else (1e-3, "ms") if seconds >= 0.9995e-3 else (1e-6, "µs")
     return f"{three_digits(seconds / unit)} {name}"
 
 

@@ -29,7 +29,7 @@ from rest_triton.checkpoint import write_whole
 from .bars import alternatives, of_ops, of_roofline, ops, roofline
 from .curves import frequency, growth, of_frequency, of_growth
 from .epochs import epochs, of_epochs
-from .loading import LATEST, load
+from .loading import LATEST, is_scale, load
 from .results import Record, write
 
 OUT = Path(__file__).parents[1] / "docs" / "figures"
@@ -52,7 +52,7 @@ def without_picture(records: Sequence[Record]) -> str:
     selections = (of_ops, of_roofline, of_epochs, of_frequency, of_growth)
     shown = {record for selection in selections for record in selection(records)}
     # What the machine can do at best is in the roofline, as the ceiling of others.
-    left = [record for record in records if record not in shown and not record.what.startswith("limit: ")]
+    left = [record for record in records if record not in shown and not is_scale(record)]
     kinds = dict.fromkeys(f"{record.bench} ({record.mode})" for record in left)
     return f"{len(left)} records are in no picture: {', '.join(kinds)}" if left else ""
 

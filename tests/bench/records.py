@@ -33,6 +33,7 @@ def of_ops() -> list[Record]:
         Record("activate", "84,000 x 256", "a wrong one", "both", None, note="WRONG: both is off by 3.0e-01"),
         Record("scatter_rows", "60,000 rows", "ours", "forward", 0.004, 0.1, 100_000_000, 20.0, COPYING),
         Record("scatter_rows", "60,000 rows", "table[index] = rows", "forward", 0.003, 0.1),
+        Record("scatter_rows", "60,000 rows", "a copy, for scale", "forward", 0.001, 0.1),
     ]
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.compare import Change, compare, is_ours, lines, main, warnings
+from bench.compare import Change, compare, lines, main, warnings
+from bench.loading import is_ours
 from bench.results import Record
 
 from .records import MACHINE, MODEL, all_records, written

@@ -67,6 +67,6 @@ def test_what_is_no_result_is_refused_by_name(tmp_path: Path, text: str, told: s
 
 def test_times_and_sizes_have_three_digits() -> None:
     assert [duration(s) for s in (0.75e-3, 0.0544, 0.99999, 1.3, 123.4, 1234.5)] == [
-        "750 µs", "54.4 ms", "1000 ms", "1.30 s", "123 s", "1234 s",
+        "750 µs", "54.4 ms", "1.00 s", "1.30 s", "123 s", "1234 s",
     ]  # fmt: skip
     assert [size(b) for b in (12, 2048, 3 << 20, 1 << 30)] == ["12 B", "2.00 KiB", "3.00 MiB", "1.00 GiB"]
