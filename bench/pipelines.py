@@ -76,14 +76,14 @@ def our_shares(trainer: Trainer, epoch: Callable[[], object]) -> dict[str, float
     loss_for, update, before = trainers.loss_for, engine.update, schedule.before
     zero_grad = trainer.optimizer.zero_grad
     try:
-        trainers.loss_for = split.around("data", loss_for)  # type: ignore[assignment]
-        engine.update = split.around("optimizer", update)  # type: ignore[method-assign]
-        trainer.optimizer.zero_grad = split.around("optimizer", zero_grad)  # type: ignore[method-assign]
-        schedule.before = split.around("refresh", before)  # type: ignore[method-assign]
+        trainers.loss_for = split.around("data", loss_for)
+        engine.update = split.around("optimizer", update)
+        trainer.optimizer.zero_grad = split.around("optimizer", zero_grad)
+        schedule.before = split.around("refresh", before)
         return split.shares(epoch)
     finally:
-        trainers.loss_for, engine.update, schedule.before = loss_for, update, before  # type: ignore[method-assign]
-        trainer.optimizer.zero_grad = zero_grad  # type: ignore[method-assign]
+        trainers.loss_for, engine.update, schedule.before = loss_for, update, before
+        trainer.optimizer.zero_grad = zero_grad
 
 
 def their_shares(theirs: PyGAS, epoch: Callable[[], object]) -> dict[str, float]:
@@ -97,12 +97,12 @@ def their_shares(theirs: PyGAS, epoch: Callable[[], object]) -> dict[str, float]
         return step(subgraph)
 
     try:
-        theirs.subgraph = split.around("data", cut)  # type: ignore[method-assign]
-        theirs._step = stepping  # type: ignore[method-assign]
-        theirs.optimizer.step = split.around("optimizer", optimizer)  # type: ignore[method-assign]
+        theirs.subgraph = split.around("data", cut)
+        theirs._step = stepping
+        theirs.optimizer.step = split.around("optimizer", optimizer)
         return split.shares(epoch)
     finally:
-        theirs.subgraph, theirs._step, theirs.optimizer.step = cut, step, optimizer  # type: ignore[method-assign]
+        theirs.subgraph, theirs._step, theirs.optimizer.step = cut, step, optimizer
 
 
 def overhead(trainer: Trainer, rounds: int) -> float:
