@@ -67,7 +67,7 @@ def bench_history_spmm(benchmark: Any, tiny: bool, room: Room, report: Report, c
     found = run(job, report, 1 if tiny else ROUNDS)
     for mode in ("forward", "both"):
         theirs = [r.seconds for (what, m), r in found.items() if what.startswith("pull") and m == mode and r.seconds]
-        benchmark.extra_info[f"speedup_{mode}"] = min(theirs) / found[OURS, mode].seconds
+        benchmark.extra_info[f"speedup_{mode}"] = min(theirs, default=0.0) / (found[OURS, mode].seconds or 1.0)
     benchmark.pedantic(ours.forward, rounds=1)
 
 

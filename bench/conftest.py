@@ -85,7 +85,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     if report.wrong:
         terminalreporter.write_line(f"\n{len(report.wrong)} results are wrong and have no times:", red=True)
     for record in report.wrong:
-        terminalreporter.write_line(f"  {' | '.join(record.key)}: {record.note}", red=True)
+        terminalreporter.write_line(
+            f"  {record.bench} | {record.case} | {record.what} | {record.mode}: {record.note}", red=True
+        )
     results = config.getoption("--results")
     if report.records and (results or not tiny):
         written = write(Path(results or LATEST), machine, report.records)

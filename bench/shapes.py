@@ -11,6 +11,8 @@ from rest_triton.datasets import load
 from rest_triton.ops import Adjacency, halo
 from rest_triton.partition import Method, partition
 
+DRAWN = 16_381  # rows with numbers of their own, a prime: torch draws on one thread, and a large table would take seconds
+
 
 @dataclass
 class Batch:
@@ -38,10 +40,13 @@ class Batch:
 
     def with_rows(self, width: int, dtype: torch.dtype) -> "Batch":
         """The same batch with other rows: x in float32, as a model computes it, the table in ``dtype``."""
-        g = torch.Generator().manual_seed(0)
-        device = self.rows.device
-        x = torch.randn(len(self.rows), width, generator=g).to(device)
-        return replace(self, x=x, table=torch.randn(self.adj.num_nodes, width, generator=g).to(device, dtype))
+        some = torch.randn(DRAWN, width, generator=torch.Generator().manual_seed(0)).to(self.rows.device)
+        x, table = (some[torch.arange(count, device=some.device) % DRAWN] for count in (len(self.rows), self.adj.num_nodes))
+        return replace(self, x=x, table=table.to(dtype))
+
+    def to(self, device: torch.device) -> "Batch":
+        moved = (t.to(device) for t in (self.rows, self.position, self.x, self.table, self.columns))
+        return Batch(self.adj.to(device), *moved)
 
     def describe(self) -> str:
         return (
@@ -57,6 +62,7 @@ def neighbours(adj: Adjacency, rows: Tensor) -> Tensor:
     return adj.col[torch.arange(first.numel(), device=rows.device) + first].long()
 
 
+@cache
 def uniform(rows: int, degree: int, nodes: int, width: int, in_batch: float) -> Batch:
     """Rows of equal degree whose neighbours are in the batch with probability ``in_batch``, else anywhere: no locality at
     all, the worst case for a cache."""
