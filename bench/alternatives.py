@@ -73,7 +73,8 @@ def products(cut: Cut, source: Forward, *, thorough: bool) -> dict[str, Forward]
     for index in (torch.int64, torch.int32) if thorough else (torch.int64,):
         matrix, name = cut.matrix(index), str(index)[6:]
         found[f"CSR @ dense, {name}"] = partial(_matmul, matrix, source)
-        if cut.value.device.type == "cpu":  # the only place that torch has it
+        # Torch has it on CPUs only. With int32 its gradient overflows, in torch 2.13, where R (R + H) is 2^31 or more.
+        if cut.value.device.type == "cpu":
             found[f"sparse.mm(sum), {name}"] = partial(_reduce, matrix, source)
     return found
 
