@@ -1,6 +1,10 @@
 """The clock and the meter of memory: known allocations, and a made-up GPU."""
 
+import os
+import subprocess
+import sys
 import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,6 +18,7 @@ from rest_triton.ops import gather_rows, halo, history_spmm
 from .batches import scattered
 
 CPU = torch.device("cpu")
+ROOT = Path(__file__).parents[2]
 
 
 def test_peak_of_known_allocations() -> None:
@@ -49,6 +54,36 @@ def test_peak_of_a_backward() -> None:
     forward, backward = peaks([lambda: made.append(x.exp()), lambda: torch.autograd.grad(made.pop().sum(), x)], CPU)
     assert forward == 4000  # exp, which backward needs
     assert backward >= 8000  # and the gradient beside it
+
+
+AGREES = """
+import ctypes, sys, torch
+from pathlib import Path
+from bench.device import peaks
+from bench.shapes import uniform
+from rest_triton.ops import history_spmm
+
+def now(what):
+    return next(int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith(what))
+
+b = uniform(40_000, 5, 100_000, 128, 0.7)
+run = lambda: history_spmm(b.adj, b.rows, b.position, b.x, b.table)
+run()
+(metered,) = peaks([run], torch.device("cpu"))
+ctypes.CDLL(None).malloc_trim(0)
+Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here
+before = now("VmRSS:")
+result = run()
+print(metered, now("VmHWM:") - before)
+"""
+
+
+@pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="the system does not let its peak be reset")
+def test_the_system_sees_as_much() -> None:
+    """Nothing of size is taken behind torch's back: not by the kernel, nor by what it calls."""
+    found = subprocess.run([sys.executable, "-c", AGREES], capture_output=True, text=True, check=True, cwd=ROOT)
+    metered, held = map(int, found.stdout.split())
+    assert metered == 40_000 * 128 * 4 and abs(held - metered) < 0.1 * metered
 
 
 def test_the_meter_says_when_it_sees_nothing() -> None:
