@@ -112,7 +112,7 @@ def bench_activate(benchmark: Any, tiny: bool, room: Room, report: Report, case:
         ours = Variant(OURS, layer.ours_with_moments, inputs)
         theirs = Variant("BatchNorm1d + relu + index_put + dropout", layer.torchs_with_moments, inputs)
         alone = Variant(
-            "activate alone, scale and shift given", layer.ours, given, layer.errors(given, False, grad),
+            "activate alone, scale and shift given, for scale", layer.ours, given, layer.errors(given, False, grad),
             moved.activate(layer.h, b.table, moments=False),
         )  # fmt: skip
         variants = [ours, alone, theirs]

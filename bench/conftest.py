@@ -10,9 +10,8 @@ from rest_triton.malloc import keep_freed_memory
 from .cases import Room
 from .device import bench_device
 from .measure import Report
-from .results import about, write
+from .results import LATEST, about, write
 
-LATEST = Path(__file__).parent / "results" / "latest.json"
 _REPORT = pytest.StashKey[Report]()
 
 
@@ -63,7 +62,9 @@ def summary(machine: dict[str, Any]) -> str:
 
 
 def _about(config: pytest.Config) -> dict[str, Any]:
-    return about(malloc="freed memory kept, for all sides" if config.getoption("--keep-freed-memory") else "as it comes")
+    kept = config.getoption("--keep-freed-memory")
+    malloc = "freed memory kept, for all sides" if kept else "as it comes"
+    return about(malloc=malloc, tiny=bool(config.getoption("benchmark_disable")))
 
 
 def pytest_benchmark_update_machine_info(config: pytest.Config, machine_info: dict) -> None:

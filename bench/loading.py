@@ -5,8 +5,6 @@ from typing import Any
 
 from .results import Record, read
 
-LATEST = Path(__file__).parent / "results" / "latest.json"
-
 
 def load(path: Path) -> tuple[dict[str, Any], list[Record]]:
     """(machine, records), of which there is at least one; ValueError or OSError with a way out otherwise."""
@@ -20,6 +18,8 @@ def load(path: Path) -> tuple[dict[str, Any], list[Record]]:
         raise ValueError(f"{path} cannot be read ({error.strerror}); name a .json that bench/ wrote") from None
     if not isinstance(machine, dict):
         raise ValueError(f"{path} names no machine but {machine!r}; name a .json that bench/ wrote")
+    if machine.get("tiny"):
+        raise ValueError(f"{path} is of tiny shapes, whose times mean nothing; measure with pytest bench/ --benchmark-only")
     if not records:
         raise ValueError(f"{path} holds no records; pytest bench/ --benchmark-only measures some")
     for record in records:

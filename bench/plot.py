@@ -29,8 +29,8 @@ from rest_triton.checkpoint import write_whole
 from .bars import alternatives, of_ops, of_roofline, ops, roofline
 from .curves import frequency, growth, of_frequency, of_growth
 from .epochs import epochs, of_epochs
-from .loading import LATEST, is_scale, load
-from .results import Record, write
+from .loading import is_scale, load
+from .results import LATEST, Record, write
 
 OUT = Path(__file__).parents[1] / "docs" / "figures"
 PICTURES: dict[str, Callable[[Sequence[Record], Mapping[str, Any]], Figure | None]] = {

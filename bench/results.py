@@ -12,6 +12,7 @@ from typing import Any
 
 from rest_triton.machine import processor
 
+LATEST = Path(__file__).parent / "results" / "latest.json"
 PACKAGES = ("torch", "triton", "numba", "numpy", "torch-geometric", "torch-sparse", "pyg-lib", "dgl")
 
 
@@ -60,15 +61,15 @@ class Record:
 COLUMNS = (*(f.name for f in fields(Record)), "gbps", "of_ceiling")
 
 
-def about(*, malloc: str) -> dict[str, Any]:
-    """The machine, the versions and the commit of now."""
+def about(*, malloc: str, tiny: bool) -> dict[str, Any]:
+    """The machine, the versions and the commit of now. tiny: shapes on which times mean nothing."""
     import torch
 
     return {
         "processor": processor(), "threads": torch.get_num_threads(),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else "",
         "system": platform.platform(), "python": platform.python_version(), "versions": versions(), "commit": commit(),
-        "malloc": malloc, "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "malloc": malloc, "tiny": tiny, "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
     }  # fmt: skip
 
 

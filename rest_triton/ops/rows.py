@@ -140,8 +140,8 @@ def _gather_setup(ctx: Any, inputs: tuple, output: Tensor) -> None:
 
 def _gather_backward(ctx: Any, grad: Tensor) -> tuple:
     (index,) = ctx.saved_tensors
-    summed = torch.zeros(ctx.shape, dtype=torch.float32, device=grad.device).index_add(0, index, grad.float())
-    return summed.to(ctx.dtype), None, None
+    summed = torch.zeros(ctx.shape, dtype=torch.float32, device=grad.device)
+    return summed.index_add_(0, index, grad.float()).to(ctx.dtype), None, None
 
 
 def _scatter_kernel(table: Tensor, index: Tensor, src: Tensor, blend: float, stamp: Tensor | None, step: int) -> None:

@@ -36,7 +36,7 @@ def test_points_of_a_curve_have_keys_of_their_own() -> None:
 
 
 def test_the_machine_is_described() -> None:
-    found = about(malloc="as it comes")
+    found = about(malloc="as it comes", tiny=False)
     assert found["threads"] >= 1 and found["processor"] and found["commit"] and found["versions"]["torch"]
     assert json.loads(json.dumps(found)) == found
 
@@ -70,3 +70,9 @@ def test_times_and_sizes_have_three_digits() -> None:
         "750 µs", "54.4 ms", "1.00 s", "1.30 s", "123 s", "1234 s",
     ]  # fmt: skip
     assert [size(b) for b in (12, 2048, 3 << 20, 1 << 30)] == ["12 B", "2.00 KiB", "3.00 MiB", "1.00 GiB"]
+
+
+def test_tiny_shapes_are_neither_drawn_nor_compared(tmp_path: Path) -> None:
+    path, _ = write(tmp_path / "some.json", MACHINE | {"tiny": True}, all_records())
+    with pytest.raises(ValueError, match=r"some.json is of tiny shapes.*--benchmark-only"):
+        load(path)
