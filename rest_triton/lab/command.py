@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..checkpoint import write_whole
 from ..config import add_flags, parse_flags
 from ..malloc import keep_freed_memory
 from ..page import duration, percent
@@ -23,6 +22,7 @@ from ..sizes import sizes_of
 from ..suggest import nearest
 from ..train import EXPECTED
 from . import tables, words
+from .files import replace_file
 from .plan import Estimates, described
 from .results import read
 from .runner import DIVERGED, execute, execute_apart, finished
@@ -140,7 +140,7 @@ def write(study: Study, base: Base, runs: Sequence[Planned], out: Path) -> str:
     tables.write_epochs(out / "curves.csv", results.outcomes)
     pictures: dict[str, Any] = study.draw(results) if any(not o.diverged for o in results.outcomes) else {}
     for name, picture in pictures.items():
-        write_whole(out / name, picture)
+        replace_file(out / name, picture)
     shown = "".join(f"\n![{name.removesuffix('.png')}]({name})\n" for name in pictures)
-    write_whole(out / "results.md", f"{text}{shown}".encode())
+    replace_file(out / "results.md", f"{text}{shown}".encode())
     return text

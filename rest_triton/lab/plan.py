@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from pathlib import Path
 
-from ..checkpoint import write_whole
 from ..config import Config
 from ..page import duration
+from .files import replace_file
 from .study import Base, Planned, Study
 
 STEPS = 2  # that are timed, after as many that are not: kernels are compiled, memory is touched
@@ -50,7 +50,7 @@ class Estimates:
             if loaded is None or loaded[0] != _clusters(config):
                 loaded = _clusters(config), load_for(config)
             self.known[name] = timed(config, loaded[1])
-            write_whole(self.path, json.dumps(self.known, indent=1).encode())
+            replace_file(self.path, json.dumps(self.known, indent=1).encode())
 
     def seconds(self, config: Config, *, apart: bool) -> float | None:
         """Of one run; None if its setting was not measured."""

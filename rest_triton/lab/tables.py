@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..checkpoint import write_whole
 from ..machine import readable
 from ..page import duration
+from .files import replace_file
 from .results import Outcome, Results, Spread
 
 SCORES = {"val", "test", "stale_val", "stale_test"}
@@ -102,4 +102,4 @@ def _write(path: Path, names: Sequence[str], rows: Sequence[dict[str, Any]]) -> 
     writer = csv.DictWriter(text, names, lineterminator="\n", restval="")
     writer.writeheader()
     writer.writerows(rows)
-    write_whole(path, text.getvalue().encode())
+    replace_file(path, text.getvalue().encode())

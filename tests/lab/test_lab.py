@@ -97,7 +97,7 @@ EXPECTED: dict[str, tuple[list[str], set[str], set[str]]] = {
 @pytest.mark.parametrize("study", STUDIES)
 def test_each_study(study: str, lab: Callable[..., Path], in_this_process: None, capsys: pytest.CaptureFixture[str]) -> None:
     more, pictures, names = EXPECTED[study]
-    out = lab(study, *more)
+    out = lab(study, *more, "--checkpoint-every", "2")
     said = capsys.readouterr().out
     assert said.startswith(study) and re.search(r"\d+ runs, 0 of them finished; the others take about", said)
     found = rows(out)

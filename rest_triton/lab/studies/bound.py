@@ -104,11 +104,10 @@ def _draw(results: Results) -> dict[str, bytes]:
             line.x.append(left["epsilon"] * one["sharp"])  # type: ignore[attr-defined]
             line.y.append(one["stale"])  # type: ignore[attr-defined]
     panels = [
-        Panel(f"mean staleness of the halo, table {table}", lines, scattered=True, log=(True, True))
-        for table, lines in enumerate(staleness)
+        Panel(f"mean staleness of the halo, table {table}", lines, scattered=True) for table, lines in enumerate(staleness)
     ]
     panels.append(Panel("right-hand side (sharp form)", bounds, scattered=True, log=(True, True), diagonal=True))
-    return {"bound.png": draw(panels, "gradient error by staleness", shared=True)}
+    return {"bound.png": draw(panels, "gradient error by stale rows", shared=False)}
 
 
 def _tell(results: Results) -> list[str]:
