@@ -22,3 +22,13 @@ def keep_freed_memory() -> bool:
     switches = ((_M_MMAP_MAX, 0), (_M_TRIM_THRESHOLD, 2**31 - 1), (_M_TOP_PAD, 64 << 20))
     results = [mallopt(name, value) for name, value in switches]  # all of them, also if one is refused
     return all(result == 1 for result in results)
+
+
+def give_back() -> bool:
+    """Return freed memory after all: before another process needs it. False if there was none, or no way to."""
+    if not sys.platform.startswith("linux"):
+        return False
+    try:
+        return bool(ctypes.CDLL(None).malloc_trim(0))
+    except AttributeError:  # musl
+        return False

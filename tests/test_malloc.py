@@ -27,3 +27,26 @@ def test_kept_memory_is_not_faulted_in_again() -> None:
         for mode in ("default", "keep")
     }
     assert faults["keep"] < faults["default"] / 20, faults
+
+
+BACK = """
+from pathlib import Path
+import torch
+from rest_triton.malloc import give_back, keep_freed_memory
+keep_freed_memory()
+def held():
+    return int(next(l for l in Path("/proc/self/status").read_text().splitlines() if l.startswith("VmRSS")).split()[1]) >> 10
+kept = torch.ones(50_000_000), torch.ones(10)  # the second keeps the heap from shrinking by itself
+big = held()
+kept = kept[1]
+freed = held()
+give_back()
+print(big, freed, held())
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc's switches")
+def test_kept_memory_can_be_given_back() -> None:
+    run = subprocess.run([sys.executable, "-c", BACK], check=True, capture_output=True, text=True)
+    big, freed, after = map(int, run.stdout.split())  # MiB
+    assert freed > big - 20 and after < big - 150, run.stdout

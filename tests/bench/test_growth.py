@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+from bench.bench_growth import SIZES, fitting
 from bench.growth import fit
 
 
@@ -43,3 +44,9 @@ def test_two_points_have_no_error() -> None:
 def test_what_has_no_slope_is_refused(x: list[float], y: list[float], told: str) -> None:
     with pytest.raises(ValueError, match=told):
         fit(x, y)
+
+
+def test_parts_of_products_that_do_not_fit_are_left_out() -> None:
+    assert fitting(1 << 50) == list(SIZES.values())
+    assert fitting(8 << 30) == list(SIZES.values())[:3]
+    assert fitting(1 << 20) == list(SIZES.values())[:2]  # a slope needs two
