@@ -111,15 +111,21 @@ class InUse(ValueError):
 def claimed(path: Path) -> Iterator[None]:
     """The folder is this process's until the block ends, or InUse at once. A process that was killed claims nothing."""
     path.mkdir(parents=True, exist_ok=True)
-    with open(path / "lock", "a") as file:
-        if fcntl is not None:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise InUse(f"{path} is being written by another process; wait for it, or name another --run-dir") from None
-            except OSError:
-                pass  # a file system that knows no locks
+    if fcntl is None:
         yield
+        return
+    folder = os.open(path, os.O_RDONLY)  # the folder itself is locked: no file is left in it
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(folder)
+        raise InUse(f"{path} is being written by another process; wait for it, or name another --run-dir") from None
+    except OSError:
+        pass  # a file system that knows no locks
+    try:
+        yield
+    finally:
+        os.close(folder)
 
 
 def check_free(run_dir: str) -> None:

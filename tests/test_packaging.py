@@ -187,8 +187,8 @@ def test_commands_are_installed(from_wheel: Environment) -> None:
         "for e in m.distribution('rest_triton').entry_points: print(e.name, callable(e.load()))"
     )
     found = from_wheel.python("-c", entries).split("\n")
-    commands = ["rest-triton", "rest-triton-doctor", "rest-triton-kernels", "rest-triton-plan", "rest-triton-predict"]
-    commands.append("rest-triton-prepare")
+    names = ("doctor", "kernels", "lab", "plan", "predict", "prepare")
+    commands = ["rest-triton", *(f"rest-triton-{name}" for name in names)]
     assert sorted(filter(None, found)) == [f"{command} True" for command in commands]
     assert (from_wheel.bin / "rest-triton").exists()
     assert "--kernel" in from_wheel.run(from_wheel.bin / "rest-triton-kernels", "--help")

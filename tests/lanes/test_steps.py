@@ -128,6 +128,7 @@ def complaints(folder: Path) -> Iterator[str]:
                 run.engine.step(
                     batch, number + 2, lambda logits: None, run.optimizer, refresh=run.refresh_batches.epoch(0)[:1]
                 )
+                run.store.read(0, run.refresh_batches.epoch(0)[0].rows)  # which the next refresh writes
         yield from check(recording.log)
     for options in (dict(far=True), disk(folder / uuid4().hex)):  # from the very beginning
         with Recording() as recording:
