@@ -92,7 +92,7 @@ def _legend(figure: Any, handles: Mapping[str, Any], columns: int) -> None:
 
 
 def _axes(axis: Any, panel: Panel) -> None:
-    from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, ScalarFormatter
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
     axis.set_xlabel(panel.xlabel, fontsize=11, color=INK)
     if panel.names:
@@ -103,16 +103,17 @@ def _axes(axis: Any, panel: Panel) -> None:
         axis.set_xlim(left=0)
     elif panel.xlabel in FROM_ZERO:
         axis.set_xlim(left=0)
-    for log, way, scale in zip(panel.log, (axis.xaxis, axis.yaxis), (axis.set_xscale, axis.set_yscale), strict=True):
-        if log:
-            scale("log")
-            way.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=6))
-            way.set_major_formatter(ScalarFormatter())
-            way.set_minor_formatter(NullFormatter())
     values = [value for series in panel.lines.values() for value in (*series.x, *series.y) if value > 0]
     if panel.diagonal and values:
         ends = [min(values) / 1.3, max(values) * 1.3]
         axis.plot(ends, ends, color=LINE, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
+    for log, way, scale in zip(panel.log, (axis.xaxis, axis.yaxis), (axis.set_xscale, axis.set_yscale), strict=True):
+        if log:
+            scale("log")
+            low, high = way.get_view_interval()
+            way.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 50 * low else (1,), numticks=8))
+            way.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+            way.set_minor_formatter(NullFormatter())
 
 
 def _line(axis: Any, series: Series, look: Mapping[str, Any], scattered: bool) -> Any:
