@@ -64,7 +64,10 @@ def tiny(width: int, p: Precision, lanes: int) -> dict[str, Recorded]:
 def _calls(graph: Graph, width: int, p: Precision, far: bool) -> list[tuple[str, Callable[[], object]]]:
     device = graph.col.device
     count, edges = graph.rows.numel(), graph.col.numel()
-    matrix = lambda rows, dtype: torch.zeros(rows, width, dtype=dtype, device=device)  # noqa: E731
+
+    def matrix(rows: int, dtype: torch.dtype) -> torch.Tensor:
+        return torch.zeros(rows, width, dtype=dtype, device=device)
+
     x, y, table = matrix(count, p.x), matrix(count, p.x), matrix(graph.nodes, p.table)
     scale, ones = torch.ones(graph.nodes, device=device), torch.ones(width, device=device)
     stamp = torch.zeros(graph.nodes, dtype=torch.int32, device=device)

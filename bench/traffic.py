@@ -67,8 +67,13 @@ def _row_indices(shape: Shape, times: int) -> list[Stream]:
 def spmm(shape: Shape, width: int, p: Precision, lanes: int = 32) -> Work:
     s = spmm_settings(width, 16, p.x, p.table, lanes=lanes)
     blocks, rows = ceil(width / s.BLOCK_D), shape.rows - shape.hubs
-    full = lambda n: n // s.EDGES  # noqa: E731
-    tail = lambda n: ceil(n % s.EDGES / s.K)  # noqa: E731
+
+    def full(n: int) -> int:
+        return n // s.EDGES
+
+    def tail(n: int) -> int:
+        return ceil(n % s.EDGES / s.K)
+
     runs = dict(program=rows * blocks, block=shape.total(full) * blocks, tail=shape.total(tail) * blocks)
     runs["tile"] = runs["block"] * s.EDGES // s.K
     streams = [
@@ -138,7 +143,10 @@ def spmm_hub_sum(shape: Shape, width: int, p: Precision, lanes: int = 32) -> Wor
 def edge_grad(shape: Shape, width: int, p: Precision, lanes: int = 32) -> Work:
     s = edge_grad_settings(width, 16, p.x, p.table, lanes=lanes)
     wide = ceil(width / s.BLOCK_D)  # blocks of features, one after the other
-    everywhere = lambda count: shape.total(count) + shape.total(count, hubs=True)  # noqa: E731
+
+    def everywhere(count: Callable[[int], int]) -> int:
+        return shape.total(count) + shape.total(count, hubs=True)
+
     block = everywhere(lambda n: ceil(n / s.EDGES))
     busy = everywhere(lambda n: min(ceil(n / s.EDGES), EDGE_GRAD_SPLIT))
     tiles = everywhere(lambda n: n // s.EDGES * (s.EDGES // s.K) + ceil(n % s.EDGES / s.K))
