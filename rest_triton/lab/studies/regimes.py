@@ -36,11 +36,10 @@ def _regimes(base: Base) -> dict[tuple[str, str], dict[str, Any]]:
 
 def _cases(base: Base) -> list[Case]:
     often = {} if "error_every" in base.given else dict(error_every=base.config.eval_every)
-    frequencies = (1, 2, 4) if not base.quick else (1, 4)
     return [
         base.case({"factor": factor, "value": value, "method": method}, **(settings | changes | often))
         for (factor, value), changes in _regimes(base).items()
-        for method, settings in base.methods(frequencies).items()
+        for method, settings in base.methods((1, 2, 4)).items()
         if not (method == FULL and factor in CLUSTERS)
     ]
 
