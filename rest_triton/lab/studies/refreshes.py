@@ -20,7 +20,9 @@ def _frequency(base: Base) -> list[Case]:
         batches = -(-base.config.parts // base.config.per_batch)
         # Half of the age that rows have without a refresh, about half an epoch, unless somebody names another.
         target: dict[str, Any] = {} if base.given & {"target_age", "target_drift"} else dict(target_age=batches / 4)
-        methods["REST F=auto"] = dict(method="gas+rest", frequency="auto", **target)
+        auto: dict[str, Any] = dict(method="gas+rest", frequency="auto", **target)
+        methods["REST F=auto"] = auto
+        methods["REST F=auto, oldest first"] = auto | dict(refresh_order="oldest")
     return [base.case({"method": method}, **settings) for method, settings in methods.items()]
 
 
