@@ -72,9 +72,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         nodes = sizes_of(flags["dataset"], flags.get("root", "data")).nodes
         base = base_for(study, flags, quick=own["quick"], seeds=own["seeds"], nodes=nodes)
         out = own["out"] or _folder(flags["dataset"], study.name)
-        runs = _chosen(planned(study, base, out), own["only"])
+        all_runs = planned(study, base, out)
+        chosen = _chosen(all_runs, own["only"])
         keep_freed_memory()
-        _study(study, base, runs, out, own["plan"], f"python -m rest_triton.lab {shlex.join(arguments)}")
+        _study(study, base, all_runs, chosen, out, own["plan"], f"python -m rest_triton.lab {shlex.join(arguments)}")
     except KeyboardInterrupt:
         parser.exit(130, "\ninterrupted; the same command goes on where this one stopped\n")
     except EXPECTED as error:
@@ -93,13 +94,16 @@ def _chosen(runs: list[Planned], only: str | None) -> list[Planned]:
     return chosen
 
 
-def _study(study: Study, base: Base, runs: list[Planned], out: Path, plan: bool, command: str) -> None:
-    """The plan, then run after run; results are written anew after each."""
-    todo = [run for run in runs if not finished(run, study)]
+def _study(
+    study: Study, base: Base, all_runs: list[Planned], chosen: list[Planned], out: Path, plan: bool, command: str
+) -> None:
+    """The plan, then run after run; results are written anew after each, of all that have ended, chosen now or before."""
+    left = {run.name for run in all_runs if not finished(run, study)}
+    todo = [run for run in chosen if run.name in left]
     estimates = Estimates(out / "estimates.json")
     with progress("timing a few steps of") as shown:
         estimates.measure(todo, shown.say)
-    print(described(study, base, runs, todo, estimates), flush=True)
+    print(described(study, base, chosen, todo, estimates), flush=True)
     if plan:
         return
     print(f"results in {out}", flush=True)
@@ -115,10 +119,10 @@ def _study(study: Study, base: Base, runs: list[Planned], out: Path, plan: bool,
             continue
         took += time.perf_counter() - begin
         pace = took / max(1e-9, sum(expected[: number + 1]))
-        left = pace * sum(expected[number + 1 :])
-        write(study, base, runs, out)
-        print(f"[{number + 1}/{len(todo)}] {_line(run)}" + (f"; about {duration(left)} left" if left else ""), flush=True)
-    results = write(study, base, runs, out)
+        more = pace * sum(expected[number + 1 :])
+        write(study, base, all_runs, out)
+        print(f"[{number + 1}/{len(todo)}] {_line(run)}" + (f"; about {duration(more)} left" if more else ""), flush=True)
+    results = write(study, base, all_runs, out)
     print(f"\n{results}\n{out / 'results.md'}, {out / 'results.csv'}", flush=True)
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from rest_triton import session
 from rest_triton.config import Config
-from rest_triton.lab import command, runner
+from rest_triton.lab import command, plan, runner
 from rest_triton.lab.command import main
 from rest_triton.lab.plan import Estimates, timed
 from rest_triton.lab.studies import STUDIES
@@ -152,16 +152,20 @@ def test_a_finished_run_is_not_repeated_and_a_killed_study_goes_on(
         lab("learning-rate", "--only", "gas")
     assert end.value.code == 130 and "the same command goes on" in capsys.readouterr().err
     first = rows(Path("out"))
-    assert len(first) == 2 and "2 of 3 runs have ended" in Path("out/results.md").read_text()
+    assert len(first) == 2 and "2 of 5 runs have ended" in Path("out/results.md").read_text()
     dates = {path: path.stat().st_mtime_ns for path in Path("out/runs").glob("*/metrics.jsonl")}
     monkeypatch.setattr(command, "execute", runner.execute)
-    monkeypatch.setattr("rest_triton.lab.plan.timed", refuse)  # nor is anything timed again
+    monkeypatch.setattr(plan, "timed", refuse)  # nor is anything timed again
     lab("learning-rate", "--only", "gas")
     assert "3 runs, 2 of them finished" in capsys.readouterr().out
     assert {path: path.stat().st_mtime_ns for path in dates} == dates
     assert len(rows(Path("out"))) == 3 and rows(Path("out"))[:2] == first
+    monkeypatch.setattr(plan, "timed", timed)
+    lab("learning-rate", "--only", "rest-f2")
+    names = [row["run"] for row in rows(Path("out"))]
+    assert len(names) == 4 and names.count("rest-f2-lr0.01-s0") == 1, "results are of what was chosen before, too"
     lab("learning-rate", "--only", "gas")
-    assert "3 runs, 3 of them finished\n" in capsys.readouterr().out
+    assert "3 runs, 3 of them finished\n" in capsys.readouterr().out and len(rows(Path("out"))) == 4
 
 
 def refuse(*_: Any) -> Any:
