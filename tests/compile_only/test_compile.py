@@ -1,22 +1,17 @@
 """Every Triton kernel as compiled for real GPUs, none of which has to be there: the binaries are held to their budgets.
 
-The report compiles in a process of its own, because these tests share one with the interpreter. It takes minutes where
-Triton's cache is cold and seconds where it is warm.
+It takes minutes where Triton's cache is cold and seconds where it is warm; conftest.py starts it.
 """
 
-import json
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 from rest_triton.kernels.gpu.binary import TARGETS, in_flight, loops
 from rest_triton.kernels.gpu.cases import cases
 
-ROOT = Path(__file__).parents[2]
+from .conftest import start_report
+
 KEYS = [(name, case.variant, case.width, target) for target in TARGETS for case in cases() for name in case.launches(target)]
 NVIDIA = [key for key in KEYS if key[3].startswith("sm_")]
 
@@ -25,20 +20,11 @@ def named(keys: list[tuple]) -> list:
     return [pytest.param(key, id="-".join(str(part).replace(", ", "-").replace(" ", "_") for part in key)) for key in keys]
 
 
-def report(*arguments: str, interpret: bool = False) -> subprocess.CompletedProcess:
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    if interpret:
-        environment["TRITON_INTERPRET"] = "1"
-    command = [sys.executable, "-m", "rest_triton.kernels.report", *arguments]
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
-
-
-@pytest.fixture(scope="session")
-def binaries() -> dict[tuple, dict]:
-    result = report("--json")
-    assert result.returncode in (0, 1), result.stderr
-    rows = json.loads(result.stdout)
-    return {(row["kernel"], row["variant"], row["width"], row["target"]): row for row in rows}
+def report(*arguments: str, interpret: bool = False) -> tuple[int, str]:
+    """Exit code, and what it says to the person."""
+    process = start_report(*arguments, interpret=interpret)
+    _, said = process.communicate()
+    return process.returncode, said
 
 
 def test_report_covers_every_case(binaries: dict) -> None:
@@ -87,15 +73,15 @@ def test_width_100_in_float32_is_vectorised(binaries: dict) -> None:
 
 
 def test_report_refuses_to_run_interpreted() -> None:
-    result = report("--kernel", "column_sum", interpret=True)
-    assert result.returncode != 0
-    assert "unset TRITON_INTERPRET" in result.stderr
+    code, said = report("--kernel", "column_sum", interpret=True)
+    assert code != 0
+    assert "unset TRITON_INTERPRET" in said
 
 
 def test_report_refuses_a_filter_that_leaves_nothing() -> None:
-    result = report("--kernel", "spmm", "--width", "5")
-    assert result.returncode == 2
-    assert "no kernel fits" in result.stderr
+    code, said = report("--kernel", "spmm", "--width", "5")
+    assert code == 2
+    assert "no kernel fits" in said
 
 
 SASS = """\
