@@ -1,6 +1,6 @@
 """Every Triton kernel as compiled for real GPUs, none of which has to be there: the binaries are held to their budgets.
 
-It takes minutes where Triton's cache is cold and seconds where it is warm; conftest.py starts it.
+conftest.py starts it: it takes minutes.
 """
 
 import re
