@@ -51,6 +51,8 @@ class Outcome:
             for name in ("staleness", "staleness_relative"):
                 found |= {f"{name}_{table}": value for table, value in enumerate(last[name])}
         later = epochs[len(epochs) // 2 :]
+        scores = [epoch["test"] for epoch in later if "test" in epoch]
+        found |= {"late": mean(scores)} if scores else {}
         for name in ("age", "frequency"):
             known = [epoch[name] for epoch in later if name in epoch]
             found |= {name: mean(known)} if known else {}
@@ -121,6 +123,12 @@ class Results:
 
     def spread(self, group: Sequence[Outcome], name: str) -> Spread | None:
         return Spread.of(outcome.row[name] for outcome in group if name in outcome.row)
+
+    def gain(self, group: Sequence[Outcome], other: Sequence[Outcome], name: str) -> Spread | None:
+        """How much more ``group`` has than ``other``, seed by seed: runs of one seed begin with the same weights and see the
+        same batches in the same order, so that most of what moves one moves the other, too."""
+        theirs = {outcome.seed: outcome.row[name] for outcome in other if name in outcome.row}
+        return Spread.of(o.row[name] - theirs[o.seed] for o in group if name in o.row and o.seed in theirs)
 
     def table(self, names: Sequence[str]) -> list[tuple[Mapping[str, Any], dict[str, Spread | None], int]]:
         """(labels, spreads by name, runs that diverged) of each case."""

@@ -11,11 +11,12 @@ from ..page import duration
 from .files import replace_file
 from .results import Outcome, Results, Spread
 
-SCORES = {"val", "test", "stale_val", "stale_test"}
+SCORES = {"val", "test", "late", "stale_val", "stale_test"}
 SECONDS = {"train_seconds", "epoch_seconds", "step_seconds", "evaluation_seconds", "target_seconds"}
 HEADS = {
-    "val": "best validation", "test": "test at it", "stale_val": "best validation from stale tables",
-    "stale_test": "test at it, from stale tables", "age": "mean row age (steps)", "error": "approximation error",
+    "val": "best validation", "test": "test at it", "late": "test late in training",
+    "stale_val": "best validation from stale tables", "stale_test": "test at it, from stale tables",
+    "age": "mean row age (steps)", "error": "approximation error",
     "frequency": "refreshes per step", "train_seconds": "training", "epoch_seconds": "an epoch",
     "step_seconds": "a step", "memory": "peak memory", "best_epoch": "best epoch", "steps": "steps",
     "target_seconds": "training to the target", "target_epoch": "epochs to the target",

@@ -1,6 +1,5 @@
 """Sentences about results. They say what was measured, and no more."""
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -49,13 +48,21 @@ def figure(name: str, spread: Spread) -> str:
     return shown if spread.std is None else f"{shown} ± {number(name, spread.std)}"
 
 
-def difference(ours: Spread, other: Spread, name: str = "test") -> str:
-    """A difference of means in points, held against the spread of seeds: the root of the sum of both variances."""
-    points = 100 * (ours.mean - other.mean)
-    if ours.std is None or other.std is None:
-        return f"{points:+.2f} points, of single seeds"
-    spread = 100 * math.sqrt(ours.std**2 + other.std**2)
-    return f"{points:+.2f} points, {'more than' if abs(points) > spread else 'within'} the spread of seeds ({spread:.2f})"
+def difference(results: Results, group: Sequence[Outcome], other: Sequence[Outcome]) -> str:
+    """How much better ``group`` is than ``other``, in points: at the best validation, and late in training, where what is
+    held against the spread of pairs is not one epoch's score."""
+    best, late = (results.gain(group, other, name) for name in ("test", "late"))
+    if best is None or late is None:
+        return "no seed in common"
+    text = f"{100 * best.mean:+.2f} points, late in training {100 * late.mean:+.2f}"
+    if late.std is None:
+        return f"{text}, of single seeds"
+    return f"{text}, {'more than' if beyond(late) else 'within'} the spread of pairs ({100 * late.std:.2f})"
+
+
+def beyond(gain: Spread) -> bool:
+    """Whether a difference is more than the standard deviation of the pairs' differences."""
+    return gain.std is not None and abs(gain.mean) > gain.std
 
 
 def against(results: Results, group: Sequence[Outcome], others: Sequence[Sequence[Outcome]], name: str = "test") -> str:
@@ -67,7 +74,7 @@ def against(results: Results, group: Sequence[Outcome], others: Sequence[Sequenc
     for other in others:
         theirs = results.spread(other, name)
         if theirs is not None:
-            parts.append(f"{title(other)} {figure(name, theirs)} ({difference(theirs, ours)})")
+            parts.append(f"{title(other)} {figure(name, theirs)} ({difference(results, other, group)})")
     return f"{title(group)} {figure(name, ours)} %" + (f"; against it {listed(parts)}" if parts else "")
 
 

@@ -130,6 +130,7 @@ def test_figures_are_those_of_the_runs(lab: Callable[..., Path], in_this_process
         assert float(row["stale_val"]) == max(line["stale_val"] for line in lines)
         trained = sum(seconds for line in lines for phase, seconds in line["time"].items() if phase != "evaluation")
         assert float(row["train_seconds"]) == pytest.approx(trained) and "memory" not in row
+        assert float(row["late"]) == lines[1]["test"], "of two epochs, the second"
         by_hand.append(100 * best["test"])
     mean, half = sum(by_hand) / 2, abs(by_hand[0] - by_hand[1]) / 2**0.5
     text = (out / "results.md").read_text()

@@ -143,6 +143,6 @@ def _tell_efficiency(results: Results) -> list[str]:
 
 EFFICIENCY = Study(
     "efficiency", "Appendix B", "peak memory, and training time to a validation score that all reach", _efficiency,
-    ("val", "test", "target_epoch", "target_seconds", "epoch_seconds", "memory"), _draw_efficiency, _tell_efficiency,
+    ("val", "test", "late", "target_epoch", "target_seconds", "epoch_seconds", "memory"), _draw_efficiency, _tell_efficiency,
     apart=True, seeds=(3, 1), complete=_reach,
 )  # fmt: skip

@@ -60,7 +60,7 @@ def _tell_convergence(results: Results) -> list[str]:
 
 CONVERGENCE = Study(
     "convergence", "Figures 1, 5 and 6, Appendices D and K", "test score against epochs, steps and seconds", _convergence,
-    ("val", "test", "best_epoch", "steps", "train_seconds"), _draw_convergence, _tell_convergence, seeds=(3, 2),
+    ("val", "test", "late", "best_epoch", "steps", "train_seconds"), _draw_convergence, _tell_convergence, seeds=(3, 2),
 )  # fmt: skip
 
 

@@ -55,7 +55,7 @@ def _tell(results: Results) -> list[str]:
 
 FREQUENCY = Study(
     "frequency", "Appendix C", "REST with F refreshes per step, in any order or the oldest rows first: scores, time, memory",
-    _frequency, ("val", "test", "age", "frequency", "epoch_seconds", "memory"), _draw_frequency, _tell, apart=True,
+    _frequency, ("val", "test", "late", "age", "frequency", "epoch_seconds", "memory"), _draw_frequency, _tell, apart=True,
     seeds=(3, 1),
 )  # fmt: skip
 
@@ -100,8 +100,8 @@ def _tell_refresh_batch(results: Results) -> list[str]:
 
 REFRESH_BATCH = Study(
     "refresh-batch", "Appendix O", "one refresh per step of as many clusters as a batch has, of half of them, or of all",
-    _refresh_batch, ("val", "test", "age", "epoch_seconds", "memory"), _draw_refresh_batch, _tell_refresh_batch, apart=True,
-    seeds=(3, 1),
+    _refresh_batch, ("val", "test", "late", "age", "epoch_seconds", "memory"), _draw_refresh_batch,
+    _tell_refresh_batch, apart=True, seeds=(3, 1),
 )  # fmt: skip
 
 
@@ -136,5 +136,5 @@ def _tell_learning_rate(results: Results) -> list[str]:
 
 LEARNING_RATE = Study(
     "learning-rate", "Appendix L", "REST with F against GAS with a learning rate divided by F", _learning_rate,
-    ("val", "test", "best_epoch", "age", "train_seconds"), _draw_learning_rate, _tell_learning_rate, seeds=(3, 2),
+    ("val", "test", "late", "best_epoch", "age", "train_seconds"), _draw_learning_rate, _tell_learning_rate, seeds=(3, 2),
 )  # fmt: skip

@@ -53,7 +53,7 @@ def _tell_accuracy(results: Results) -> list[str]:
 
 ACCURACY = Study(
     "accuracy", "Tables 1 and 2", "GAS, REST, REST-IS and full batch, by model and batch size", _accuracy,
-    ("val", "test", "age", "epoch_seconds"), _draw_accuracy, _tell_accuracy,
+    ("val", "test", "late", "age", "epoch_seconds"), _draw_accuracy, _tell_accuracy,
 )  # fmt: skip
 
 
@@ -87,5 +87,5 @@ def _tell_layers(results: Results) -> list[str]:
 
 LAYERS = Study(
     "layers", "Appendix H", "GAS, REST, REST-IS and full batch, by propagation layers of APPNP", _layers,
-    ("val", "test", "age", "epoch_seconds"), _draw_layers, _tell_layers, settings=dict(model="appnp", num_layers=5),
+    ("val", "test", "late", "age", "epoch_seconds"), _draw_layers, _tell_layers, settings=dict(model="appnp", num_layers=5),
 )  # fmt: skip
