@@ -43,11 +43,14 @@ def number(name: str, value: float) -> str:
 
 
 def cell(name: str, spread: Spread | None) -> str:
-    """Mean ± standard deviation, where there is one."""
+    """Mean ± standard deviation, where there is one, to as many decimals as the mean."""
     if spread is None:
         return ""
     shown = number(name, spread.mean)
-    return shown if spread.std is None or name in SECONDS | {"memory"} else f"{shown} ± {number(name, spread.std)}"
+    if spread.std is None or name in SECONDS | {"memory"}:
+        return shown
+    scale, decimals = 100 if name in SCORES else 1, len(shown.partition(".")[2])
+    return f"{shown} ± {number(name, spread.std) if 'e' in shown else f'{scale * spread.std:.{decimals}f}'}"
 
 
 def markdown(results: Results, names: Sequence[str]) -> str:

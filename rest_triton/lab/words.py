@@ -6,7 +6,7 @@ from pathlib import Path
 from ..page import duration
 from .plan import sentence
 from .results import Outcome, Results, Spread
-from .tables import markdown, number
+from .tables import cell, markdown
 
 STAND_IN = "arxiv30"  # its features are not those of ogbn-arxiv
 
@@ -43,11 +43,6 @@ def opening(results: Results) -> str:
     return text
 
 
-def figure(name: str, spread: Spread) -> str:
-    shown = number(name, spread.mean)
-    return shown if spread.std is None else f"{shown} ± {number(name, spread.std)}"
-
-
 def difference(results: Results, group: Sequence[Outcome], other: Sequence[Outcome]) -> str:
     """How much better ``group`` is than ``other``, in points: at the best validation, and late in training, where what is
     held against the spread of pairs is not one epoch's score."""
@@ -74,8 +69,8 @@ def against(results: Results, group: Sequence[Outcome], others: Sequence[Sequenc
     for other in others:
         theirs = results.spread(other, name)
         if theirs is not None:
-            parts.append(f"{title(other)} {figure(name, theirs)} ({difference(results, other, group)})")
-    return f"{title(group)} {figure(name, ours)} %" + (f"; against it {listed(parts)}" if parts else "")
+            parts.append(f"{title(other)} {cell(name, theirs)} ({difference(results, other, group)})")
+    return f"{title(group)} {cell(name, ours)} %" + (f"; against it {listed(parts)}" if parts else "")
 
 
 def title(group: Sequence[Outcome]) -> str:
@@ -101,7 +96,7 @@ def write(results: Results) -> str:
     study = results.study
     if not results.outcomes:
         return f"# {study.name}\n\nNo run has ended yet.\n"
-    paragraph = " ".join([opening(results), *[text for text in study.tell(results) if text]])
+    told = "\n".join(f"- {text}" for text in study.tell(results) if text)
     machines = {str(o.run.summary["machine"]) for o in results.outcomes if "machine" in o.run.summary}
     where = f"Scores in percent ({results.metric}, by exact inference unless said otherwise). "
     where += (
@@ -111,4 +106,5 @@ def write(results: Results) -> str:
     )
     asked = f"{study.question[0].upper()}{study.question[1:]}" + (f" (the paper's {study.paper})" if study.paper else "")
     name = dataset(results.base.config.dataset)
-    return f"# {study.name} on {name}\n\n{asked}.\n\n{paragraph}\n\n{markdown(results, study.measures)}\n\n{where}\n"
+    parts = [f"# {study.name} on {name}", f"{asked}.", opening(results), told, markdown(results, study.measures), where]
+    return "\n\n".join(part for part in parts if part) + "\n"

@@ -9,6 +9,7 @@ from rest_triton.config import Config
 from rest_triton.lab.results import Outcome, Results, Spread
 from rest_triton.lab.studies import STUDIES
 from rest_triton.lab.study import FULL, GAS, Base, Case
+from rest_triton.lab.tables import cell
 from rest_triton.lab.words import beyond, difference
 from rest_triton.report import Run
 
@@ -54,6 +55,17 @@ def test_differences_are_of_pairs() -> None:
 @pytest.mark.parametrize(("spread", "more"), [(0.0101, False), (0.0099, True), (None, False)])
 def test_more_than_the_spread(spread: float | None, more: bool) -> None:
     assert beyond(Spread(-0.01, spread, 2)) is beyond(Spread(0.01, spread, 2)) is more
+
+
+@pytest.mark.parametrize(
+    ("name", "mean", "std", "shown"),
+    [("test", 0.81234, 0.0056, "81.23 ± 0.56"), ("age", 11.2301, 0.00849, "11.2 ± 0.0"),
+     ("age", 0.6241, 0.0129, "0.624 ± 0.013"),
+     ("error", 123.4, 5.6, "123 ± 6"), ("error", 1.2e-9, 3e-10, "1.2e-09 ± 3e-10"), ("epoch_seconds", 0.25, 0.1, "250 ms"),
+     ("test", 0.5, None, "50.00")],
+)  # fmt: skip
+def test_a_spread_has_the_decimals_of_its_mean(name: str, mean: float, std: float | None, shown: str) -> None:
+    assert cell(name, Spread(mean, std, 2)) == shown
 
 
 def test_where_staleness_hurts() -> None:

@@ -8,7 +8,8 @@ from typing import Any
 from ..pictures import Panel, Series, along, by_epoch, by_step, by_time, draw
 from ..results import Outcome, Results
 from ..study import FULL, Base, Case, Study, distinct
-from ..words import against, costs, figure, listed, title
+from ..tables import cell
+from ..words import against, costs, listed, title
 
 
 def _every(base: Base, times: int) -> dict[str, Any]:
@@ -91,7 +92,7 @@ def _tell_persistence(results: Results) -> list[str]:
         parts = []
         for group in results.where(per_batch=size):
             age = results.spread(group, "age")
-            parts += [] if age is None else [f"{title(group)} {figure('age', age)}"]
+            parts += [] if age is None else [f"{title(group)} {cell('age', age)}"]
         told.append(f"{size} clusters in a batch: rows were {listed(parts)} steps old." if parts else "")
     return ["Ages are means over nodes and over the steps of the second half of the epochs, of the first table.", *told]
 
@@ -141,7 +142,7 @@ def _tell_error(results: Results) -> list[str]:
         tables = [results.spread(group, f"staleness_relative_{t}") for t in range(len(group[0].measured[-1]["staleness"]))]
         shares = listed([f"{100 * spread.mean:.0f} %" for spread in tables if spread is not None])
         told.append(
-            f"{title(group)}: {figure('error', error)}, tables off by {shares} of their norm, rows {age.mean:.1f} steps old;"
+            f"{title(group)}: {cell('error', error)}, tables off by {shares} of their norm, rows {age.mean:.1f} steps old;"
         )
     if not told:
         return []
@@ -156,9 +157,7 @@ def _scores_from_tables(results: Results) -> str:
     for group in results.groups.values():
         exact, stale = results.spread(group, "test"), results.spread(group, "stale_test")
         if exact is not None and stale is not None:
-            parts.append(
-                f"{title(group)} {figure('stale_test', stale)} from stale tables and {figure('test', exact)} exactly"
-            )
+            parts.append(f"{title(group)} {cell('stale_test', stale)} from stale tables and {cell('test', exact)} exactly")
     return f"Test scores, each at its own best validation: {'; '.join(parts)}." if parts else ""
 
 

@@ -5,7 +5,8 @@ from typing import Any
 from ..pictures import Dots, dots
 from ..results import Outcome, Results, Spread
 from ..study import FULL, GAS, Base, Case, Study
-from ..words import beyond, difference, figure, listed, title
+from ..tables import cell
+from ..words import beyond, difference, listed, title
 
 CLUSTERS = ("per_batch", "parts")  # what full batch does not depend on
 
@@ -91,15 +92,15 @@ def _tell(results: Results) -> list[str]:
         full, gas = _full(results, factor, value), next((g for g in groups if title(g) == GAS), [])
         known, parts = results.spread(full, "test"), []
         if known is not None:
-            parts.append(f"full batch {figure('test', known)}")
+            parts.append(f"full batch {cell('test', known)}")
         for group in groups:
             ours, stale = results.spread(group, "test"), results.spread(group, "stale_test")
             if title(group) == FULL or ours is None:
                 continue
-            text, other = f"{title(group)} {figure('test', ours)}", full if title(group) == GAS else gas
+            text, other = f"{title(group)} {cell('test', ours)}", full if title(group) == GAS else gas
             if other:
                 text += f" (against {title(other)} {difference(results, group, other)})"
-            parts.append(text + ("" if stale is None else f", from stale tables {figure('stale_test', stale)}"))
+            parts.append(text + ("" if stale is None else f", from stale tables {cell('stale_test', stale)}"))
         if parts:
             told.append(f"{_name(factor, value)[0].upper()}{_name(factor, value)[1:]}: {'; '.join(parts)}.")
     return [*told, _where_it_hurts(results)]
