@@ -69,11 +69,10 @@ class GCNII(Module):
             before = view.rows(layer, h) if self.residual else None
             if conv.weight2 is None:
                 z = view.aggregate(layer, h, residual=first, alpha=self.alpha)
-                u = torch.addmm(z, z, conv.weight1, beta=1 - beta, alpha=beta)
+                u = torch.mm(z, _with_identity(conv.weight1, beta))
             else:
                 z, z0 = (1 - self.alpha) * view.aggregate(layer, h), self.alpha * first
-                u = torch.addmm(z, z, conv.weight1, beta=1 - beta, alpha=beta)
-                u = u + torch.addmm(z0, z0, conv.weight2, beta=1 - beta, alpha=beta)
+                u = torch.addmm(torch.mm(z0, _with_identity(conv.weight2, beta)), z, _with_identity(conv.weight1, beta))
             norm = norm_of(self.bns, layer)
             if before is not None:
                 u, norm = view.activate(None, u, norm, relu=False) + before, None
@@ -81,3 +80,8 @@ class GCNII(Module):
             if layer == last:
                 return self.lins[1](h)
         return None
+
+
+def _with_identity(weight: Tensor, beta: float) -> Tensor:
+    """(1 - beta) I + beta W: z is multiplied once, instead of being multiplied, scaled and added, forth and back."""
+    return beta * weight + (1 - beta) * torch.eye(len(weight), dtype=weight.dtype, device=weight.device)
