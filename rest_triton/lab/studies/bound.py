@@ -118,14 +118,14 @@ def _tell(results: Results) -> list[str]:
         if None in (error, stale, cut) or error is None or stale is None or cut is None:
             continue
         told.append(
-            f"{title(group)} after {group[0].case.labels['epochs']} epochs {100 * error.mean:.0f} % of the exact gradient's "
-            f"norm, {100 * stale.mean:.0f} % by stale rows and {100 * cut.mean:.0f} % because none flows through the halo;"
+            f"{title(group)} after {group[0].case.labels['epochs']} epochs: {100 * error.mean:.0f} % of the exact gradient's "
+            f"norm, {100 * stale.mean:.0f} % by stale rows and {100 * cut.mean:.0f} % because none flows through the halo."
         )
         if sharp is not None and papers is not None and absolute is not None and absolute.mean > 0:
             above += [(sharp.mean / absolute.mean, papers.mean / absolute.mean)]
     if not told:
         return []
-    lines = ["Mean error of a batch's gradient, in eval mode:", *told[:-1], told[-1].rstrip(";") + "."]
+    lines = ["Errors are means over batches, of their gradients in eval mode.", *told]
     if above:
         low, high = ([f"{pick(values):.3g}" for pick in (min, max)] for values in zip(*above, strict=True))
         lines.append(

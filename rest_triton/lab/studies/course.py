@@ -142,14 +142,15 @@ def _tell_error(results: Results) -> list[str]:
         tables = [results.spread(group, f"staleness_relative_{t}") for t in range(len(group[0].measured[-1]["staleness"]))]
         shares = listed([f"{100 * spread.mean:.0f} %" for spread in tables if spread is not None])
         told.append(
-            f"{title(group)}: {cell('error', error)}, tables off by {shares} of their norm, rows {age.mean:.1f} steps old;"
+            f"{title(group)}: {cell('error', error)}, tables off by {shares} of their norm, rows {age.mean:.1f} steps old."
         )
     if not told:
         return []
     return [
         "The approximation error is the mean over nodes of ‖h̃ - h‖ of the logits after the last epoch, in eval mode.",
-        *told[:-1], told[-1].rstrip(";") + ".", _scores_from_tables(results),
-    ]  # fmt: skip
+        *told,
+        _scores_from_tables(results),
+    ]
 
 
 def _scores_from_tables(results: Results) -> str:
