@@ -119,7 +119,8 @@ def _tell(results: Results) -> list[str]:
             continue
         told.append(
             f"{title(group)} after {group[0].case.labels['epochs']} epochs: {100 * error.mean:.0f} % of the exact "
-            f"gradient's norm, {100 * stale.mean:.0f} % by stale rows and {100 * cut.mean:.0f} % because none flows through the halo."
+            f"gradient's norm, {100 * stale.mean:.0f} % by stale rows and {100 * cut.mean:.0f} % because none flows through "
+            "the halo."
         )
         if sharp is not None and papers is not None and absolute is not None and absolute.mean > 0:
             above += [(sharp.mean / absolute.mean, papers.mean / absolute.mean)]
