@@ -5,7 +5,7 @@ Nothing of torch is imported here: a configuration can be checked anywhere.
 
 import argparse
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, Field, asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -22,15 +22,23 @@ KINDS: dict[type, tuple[str, str]] = {  # what people call them, and what stands
 
 
 def _option(default: Any, text: str, *, group: str, choices: Sequence[str] = (), least: float | None = None,
-            most: float | None = None, word: str = "") -> Any:  # fmt: skip
-    """A field with what the command line and the checks need to know of it. word: what may stand instead of a number."""
-    known = dict(help=text, choices=tuple(choices), least=least, most=most, group=group, word=word)
+            most: float | None = None, word: str = "", only: tuple[str, Sequence[str]] | None = None) -> Any:  # fmt: skip
+    """A field with what the command line and the checks need to know of it. word: what may stand instead of a number;
+    only: another setting, and the values of it with which this one means something."""
+    known = dict(help=text, choices=tuple(choices), least=least, most=most, group=group, word=word, only=only)
     return field(default=default, metadata=known)
 
 
 MODELS = ("gcn", "appnp", "gcnii")
 METHODS = ("gas", "gas+rest", "gas+rest-is", "full")
 AUTO = "auto"
+
+# With what a setting means something: another one, and its values.
+TABLES = ("method", ("gas", "gas+rest", "gas+rest-is"))
+REFRESHES = ("method", ("gas+rest", "gas+rest-is"))
+REST = ("method", ("gas+rest",))
+AUTOMATIC = ("frequency", (AUTO,))
+APPNP, GCNII = ("model", ("appnp",)), ("model", ("gcnii",))
 
 
 @dataclass(frozen=True)
@@ -48,7 +56,7 @@ class Config:
     root: str = _option("data", "folder for downloads, prepared graphs and clusters", group="data")
     split: int = _option(0, "which split, of data sets that have several", least=0, group="data")
     parts: int = _option(40, "clusters that the graph is divided into", least=1, group="data")
-    per_batch: int = _option(5, "clusters in a batch", least=1, group="data")
+    per_batch: int = _option(5, "clusters in a batch", least=1, group="data", only=TABLES)
     partition: str = _option("metis", "how the graph is divided", choices=("metis", "stream", "random"), group="data")
 
     model: str = _option("gcn", f"one of {', '.join(MODELS)}", group="model")
@@ -57,12 +65,18 @@ class Config:
     dropout: float = _option(0.0, "share of activations that are left out in training", least=0, most=1, group="model")
     drop_input: bool = _option(False, "dropout of the features, too", group="model")
     batch_norm: bool = _option(False, "BatchNorm after every layer but the last", group="model")
-    residual: bool = _option(False, "GCN, GCNII: add each layer's input to its output", group="model")
-    linear: bool = _option(False, "GCN: linear layers before the first and after the last aggregate", group="model")
-    alpha: float = _option(0.1, "APPNP, GCNII: share of the first embedding", least=0, most=1, group="model")
-    theta: float = _option(0.5, "GCNII: how much its weights count", least=0, group="model")
-    shared_weights: bool = _option(True, "GCNII: one weight for neighbours and first embedding", group="model")
-    mlp_layers: int = _option(2, "APPNP: linear layers of its MLP", least=1, group="model")
+    residual: bool = _option(
+        False, "GCN, GCNII: add each layer's input to its output", group="model", only=("model", ("gcn", "gcnii"))
+    )
+    linear: bool = _option(
+        False, "GCN: linear layers before the first and after the last aggregate", group="model", only=("model", ("gcn",))
+    )
+    alpha: float = _option(
+        0.1, "APPNP, GCNII: share of the first embedding", least=0, most=1, group="model", only=("model", ("appnp", "gcnii"))
+    )
+    theta: float = _option(0.5, "GCNII: how much its weights count", least=0, group="model", only=GCNII)
+    shared_weights: bool = _option(True, "GCNII: one weight for neighbours and first embedding", group="model", only=GCNII)
+    mlp_layers: int = _option(2, "APPNP: linear layers of its MLP", least=1, group="model", only=APPNP)
 
     method: str = _option(
         "gas", "histories as they are, refreshed by REST or by REST-IS; or all nodes in one batch, without any",
@@ -70,33 +84,38 @@ class Config:
     )  # fmt: skip
     frequency: int | str = _option(
         1, "REST: refreshes per step; auto: as many as keep rows young; REST-IS: pieces in which a halo is refreshed",
-        least=1, word=AUTO, group="method",
+        least=1, word=AUTO, group="method", only=REFRESHES,
     )  # fmt: skip
     target_age: float = _option(
-        4.0, "frequency auto: the mean age of rows, in steps, that is not exceeded", least=0, group="method"
+        4.0, "frequency auto: the mean age of rows, in steps, that is not exceeded", least=0, group="method", only=AUTOMATIC
     )
     target_drift: float = _option(
         0.0, "frequency auto: instead of age, how far rows may have moved when they are written again, as a share of their "
-        "size; 0: age counts", least=0, group="method",
+        "size; 0: age counts", least=0, group="method", only=AUTOMATIC,
     )  # fmt: skip
     refresh_batch: str = _option(
         "same", "REST: clusters that one refresh renews: as many as a batch has, half of all, or all, by an exact pass",
-        choices=("same", "half", "full"), group="method",
+        choices=("same", "half", "full"), group="method", only=REST,
     )  # fmt: skip
     refresh_order: str = _option(
         "uniform", "REST: clusters in random order, or first those that have waited longest", choices=("uniform", "oldest"),
-        group="method",
+        group="method", only=REST,
     )  # fmt: skip
     refresh_mode: str = _option(
-        "train", "refresh with dropout and batch statistics, or without", choices=("train", "eval"), group="method"
-    )
+        "train", "refresh with dropout and batch statistics, or without", choices=("train", "eval"), group="method",
+        only=REFRESHES,
+    )  # fmt: skip
     input: str = _option(
         "cached", "what a model makes of neighbours' features alone: from a table, or computed anew, with gradient",
-        choices=("cached", "exact"), group="method",
+        choices=("cached", "exact"), group="method", only=TABLES,
     )  # fmt: skip
-    eval_updates_history: bool = _option(False, "evaluation writes the tables, as PyGAS does", group="method")
-    history: str = _option("device", "where the tables are", choices=("device", "pinned", "disk"), group="method")
-    dtype: str = _option("float32", "number format of tables", choices=("float32", "bfloat16", "float16"), group="method")
+    eval_updates_history: bool = _option(False, "evaluation writes the tables, as PyGAS does", group="method", only=TABLES)
+    history: str = _option(
+        "device", "where the tables are", choices=("device", "pinned", "disk"), group="method", only=TABLES
+    )
+    dtype: str = _option(
+        "float32", "number format of tables", choices=("float32", "bfloat16", "float16"), group="method", only=TABLES
+    )
 
     epochs: int = _option(100, "passes over all clusters", least=1, group="training")
     max_steps: int = _option(0, "steps in an epoch at the most; 0: as many as there are batches", least=0, group="training")
@@ -164,6 +183,21 @@ class Config:
     def refreshes(self) -> int:
         """``frequency`` as a number; what it is with auto depends on the step, and 1 stands for it."""
         return self.frequency if isinstance(self.frequency, int) else 1
+
+    def idle(self, names: Iterable[str]) -> list[str]:
+        """A line on each of these settings that changes nothing with the others as they are. A model of one's own may use
+        all of the models' settings."""
+        lines = []
+        for f in fields(self):
+            if f.name not in names or f.metadata["only"] is None:
+                continue
+            other, values = f.metadata["only"]
+            value = getattr(self, other)
+            if value not in values and not (other == "model" and value not in MODELS):
+                lines.append(
+                    f"{flag(f.name)} changes nothing: it belongs to {other} {' or '.join(values)}, and {other} is {value}"
+                )
+        return lines
 
     @classmethod
     def of(cls, recipe: str | None = None, **settings: Any) -> "Config":

@@ -96,6 +96,8 @@ def main(arguments: Sequence[str] | None = None, model: "type[Module] | None" = 
         keep_freed_memory()
         from .session import train
 
+        for line in config.idle(flags) if resume is None else ():
+            print(line)
         if recipe is not None:
             print(f"recipe {recipe}; --print-config shows it, flags change it")
         train(config, model=model, resume=resume, command=f"{program} {shlex.join(arguments)}", began=folders.append)

@@ -1,5 +1,6 @@
 """Settings: where they come from, and what is refused."""
 
+import inspect
 import subprocess
 import sys
 from dataclasses import MISSING, asdict, fields
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from rest_triton.config import METHODS, Config, from_flags, read_recipe
+from rest_triton.config import METHODS, Config, flag, from_flags, read_recipe
 
 
 def command(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -210,6 +211,46 @@ def test_one_line_and_no_traceback(arguments: list[str], code: int, message: str
     assert result.returncode == code and result.stdout == ""
     assert result.stderr.startswith(message) and result.stderr.count("\n") == 1, result.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "lines"),
+    [
+        (dict(frequency=2),
+         ["--frequency changes nothing: it belongs to method gas+rest or gas+rest-is, and method is gas"]),
+        (dict(frequency=2, method="gas+rest-is"), []),
+        (dict(frequency=2, target_age=3, method="gas+rest"),
+         ["--target-age changes nothing: it belongs to frequency auto, and frequency is 2"]),
+        (dict(refresh_order="oldest", refresh_mode="eval", method="gas+rest-is"),
+         ["--refresh-order changes nothing: it belongs to method gas+rest, and method is gas+rest-is"]),
+        (dict(dtype="bfloat16", method="full"),
+         ["--dtype changes nothing: it belongs to method gas or gas+rest or gas+rest-is, and method is full"]),
+        (dict(theta=1.0, alpha=0.2, model="appnp"),
+         ["--theta changes nothing: it belongs to model gcnii, and model is appnp"]),
+        (dict(theta=1.0, alpha=0.2, model="sage"), []),
+    ],
+)  # fmt: skip
+def test_what_changes_nothing_is_said(settings: dict[str, Any], lines: list[str]) -> None:
+    config = Config(dataset="cora", **settings)
+    assert config.idle(settings) == lines
+    assert config.idle(["lr"]) == [] == Config.of("reddit_appnp").idle(["dataset"])  # only what was asked for
+
+
+def test_whose_a_setting_is() -> None:
+    """The models' constructors say the same."""
+    from rest_triton.models import MODELS as classes
+
+    for name, model in classes.items():
+        of_models = [f.name for f in fields(Config) if f.metadata["group"] == "model" and f.name != "model"]
+        takes = [setting for setting in of_models if setting in inspect.signature(model).parameters]
+        assert [line.split()[0] for line in Config(dataset="cora", model=name).idle(of_models)] == [
+            flag(setting) for setting in of_models if setting not in takes
+        ]
+
+
+def test_the_command_says_what_changes_nothing(tmp_path: Path) -> None:
+    result = command("--dataset", "nowhere.npz", "--frequency", "2", cwd=tmp_path)
+    assert result.returncode == 1 and result.stdout.startswith("--frequency changes nothing: "), result
 
 
 def test_help(tmp_path: Path) -> None:
