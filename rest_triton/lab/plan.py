@@ -113,7 +113,7 @@ def described(study: Study, base: Base, runs: list[Planned], todo: list[Planned]
         total += (each or 0.0) * len(left)
         shown = "-" if each is None else duration(each)
         lines += [f"  {case.name:<{wide}}  {case.config.epochs:>6}  {len(mine):>5}  {len(left):>5}  {shown:>8}"]
-    lines += [f"{len(runs)} runs, {len(runs) - len(todo)} of them finished"]
+    lines += [f"{len(runs)} {'run' if len(runs) == 1 else 'runs'}, {len(runs) - len(todo)} finished"]
     if todo:
         lines[-1] += f"; the others take about {duration(total)} here, by a few steps of each setting"
     return "\n".join(lines)

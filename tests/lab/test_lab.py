@@ -99,7 +99,7 @@ def test_each_study(study: str, lab: Callable[..., Path], in_this_process: None,
     more, pictures, names = EXPECTED[study]
     out = lab(study, *more, "--checkpoint-every", "2")
     said = capsys.readouterr().out
-    assert said.startswith(study) and re.search(r"\d+ runs, 0 of them finished; the others take about", said)
+    assert said.startswith(study) and re.search(r"\d+ runs, 0 finished; the others take about", said)
     found = rows(out)
     assert names <= {row["run"] for row in found} and {row["seed"] for row in found} == {"0"}
     assert {path.name for path in out.glob("*.png")} == pictures
@@ -158,7 +158,7 @@ def test_a_finished_run_is_not_repeated_and_a_killed_study_goes_on(
     monkeypatch.setattr(command, "execute", runner.execute)
     monkeypatch.setattr(plan, "timed", refuse)  # nor is anything timed again
     lab("learning-rate", "--only", "gas")
-    assert "3 runs, 2 of them finished" in capsys.readouterr().out
+    assert "3 runs, 2 finished" in capsys.readouterr().out
     assert {path: path.stat().st_mtime_ns for path in dates} == dates
     assert len(rows(Path("out"))) == 3 and rows(Path("out"))[:2] == first
     monkeypatch.setattr(plan, "timed", timed)
@@ -166,7 +166,7 @@ def test_a_finished_run_is_not_repeated_and_a_killed_study_goes_on(
     names = [row["run"] for row in rows(Path("out"))]
     assert len(names) == 4 and names.count("rest-f2-lr0.01-s0") == 1, "results are of what was chosen before, too"
     lab("learning-rate", "--only", "gas")
-    assert "3 runs, 3 of them finished\n" in capsys.readouterr().out and len(rows(Path("out"))) == 4
+    assert "3 runs, 3 finished\n" in capsys.readouterr().out and len(rows(Path("out"))) == 4
 
 
 def refuse(*_: Any) -> Any:
@@ -202,7 +202,7 @@ def test_other_settings_in_the_same_folder_are_refused(
 def test_the_plan_alone(lab: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
     out = lab("frequency", "--quick", "--plan", seeds=3)
     said = capsys.readouterr().out
-    assert re.search(r"rest-f3 +2 +3 +3 +\d", said) and "runs, 0 of them finished; the others take about" in said
+    assert re.search(r"rest-f3 +2 +3 +3 +\d", said) and "runs, 0 finished; the others take about" in said
     assert not (out / "runs").exists() and (out / "estimates.json").exists()
 
 
@@ -233,7 +233,7 @@ def test_a_run_that_diverges_does_not_end_the_study(lab: Callable[..., Path], ca
     assert {row["diverged"] for row in rows(Path("out"))} == {"1"}
     capsys.readouterr()
     lab("learning-rate", "--only", "gas-lr|f2", "--lr", "1e30", "--no-batch-norm")
-    assert "2 runs, 2 of them finished\n" in capsys.readouterr().out
+    assert "2 runs, 2 finished\n" in capsys.readouterr().out
 
 
 def test_two_processes_do_not_do_the_same_run(lab: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
