@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -85,15 +86,15 @@ def test_killed_at_random(root: Path, tmp_path: Path) -> None:
     whole.finish(kills=0)
     epoch = median(b - a for a, b in pairwise(json.loads(line)["seconds"] for line in whole.lines()))
     killed = Killer(tmp_path / "killed", root, "--save-history", seed=1, most=1.5 * epoch)
-    killed.finish(kills=4)
+    without = Killer(tmp_path / "without", root, seed=2, most=epoch)
+    with ThreadPoolExecutor() as both:
+        list(both.map(Killer.finish, (killed, without), (4, 2)))
     assert killed.kills >= 3, killed.found
     assert records(tmp_path / "killed") == records(tmp_path / "whole") and len(records(tmp_path / "killed")) == 8
     assert same(state_in(tmp_path / "killed"), state_in(tmp_path / "whole"))
     assert "exact pass" not in killed.said
     assert not list(tmp_path.rglob("*.partial-*"))
 
-    without = Killer(tmp_path / "without", root, seed=2, most=epoch)
-    without.finish(kills=2)
     assert "no history tables were saved with it: they are filled by an exact pass" in without.said, without.found
     found, expected = losses(tmp_path / "without"), losses(tmp_path / "whole")
     assert list(found) == [1, 2, 3, 4, 5, 6, 7, 8] and all(0 < loss < 3 for loss in found.values())
