@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from rest_triton.batches import Batch, ClusterBatches, PositionMaps
-from rest_triton.datasets import load
+from rest_triton.data.datasets import load
+from rest_triton.data.partition import partition
 from rest_triton.ops import Adjacency, history_spmm
-from rest_triton.partition import partition
+from rest_triton.sampling.batch import Batch, ClusterBatches, PositionMaps
 
 from .measure import ROUNDS, Report, best
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from rest_triton.loading import load_for
-from rest_triton.trainer import Trainer
+from rest_triton.data.clusters import load_for
+from rest_triton.training.trainer import Trainer
 
 from .measure import Report, timed
 from .pipelines import PARTS, THEIRS, TINY, epochs, epochs_of, our_shares, overhead, permuted, pygas, settings, their_shares

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from rest_triton import csr
-from rest_triton.datasets import synthetic
+from rest_triton.data import csr
+from rest_triton.data.datasets import synthetic
 
 from .measure import Report, best
 

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from rest_triton.config import Config
-from rest_triton.machine import available_memory, readable
-from rest_triton.malloc import give_back
+from rest_triton.utils.machine import available_memory, readable
+from rest_triton.utils.malloc import give_back
 
 from .growth import fit
 from .measure import Report, Timing

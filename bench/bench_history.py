@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from rest_triton.batches import ClusterBatches, node_batch
-from rest_triton.history import HistoryStore
+from rest_triton.history.history import HistoryStore
 from rest_triton.ops import gather_rows
 from rest_triton.ops.memory import new_rows
+from rest_triton.sampling.batch import ClusterBatches, node_batch
 
 from .measure import ROUNDS, Report, best
 

@@ -1,8 +1,8 @@
 """What the ops are measured on: batches of clusters in the shapes of well-known graphs, and one with no locality.
 
-The graphs are synthetic ones of published size and degree (``rest_triton.datasets.synthetic``), scaled down until they fit
-this machine and a few seconds; ``@0.1`` in a case's name is that scale. ``--graph arxiv.npz`` puts a real one in arxiv's
-place. How many edges stay in the batch and how large the halo is follows from the clusters and is printed with each table.
+The graphs are synthetic ones of published size and degree, scaled down until they fit this machine and a few seconds;
+``@0.1`` in a name is that scale. ``--graph arxiv.npz`` puts a real one in its place. How many edges stay in the batch
+and how large the halo is follows from the clusters and is printed with each table.
 The batch's x is float32; the dtype of a case is that of its table.
 
 Not every op meets every case, and the slower alternatives only some: the whole takes minutes, not an hour.
@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import torch
 
-from rest_triton.datasets import synthetic
-from rest_triton.machine import available_memory
-from rest_triton.partition import Method
+from rest_triton.data.datasets import synthetic
+from rest_triton.data.partition import Method
+from rest_triton.utils.machine import available_memory
 
 from .shapes import Batch, clustered, uniform
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from rest_triton.malloc import keep_freed_memory
+from rest_triton.utils.malloc import keep_freed_memory
 
 from .cases import Room
 from .device import bench_device

@@ -191,9 +191,9 @@ def counted(name: str, source: str, rowptr: Tensor, col: Tensor, rows: Tensor) -
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    from rest_triton.batches import ClusterBatches
-    from rest_triton.datasets import load
-    from rest_triton.partition import partition
+    from rest_triton.data.datasets import load
+    from rest_triton.data.partition import partition
+    from rest_triton.sampling.batch import ClusterBatches
 
     parser = argparse.ArgumentParser(
         prog="python -m bench.gpu_shapes", description="Count the shape of a graph's first batch."

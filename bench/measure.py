@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from rest_triton.machine import readable
+from rest_triton.utils.machine import readable
 
 from .device import Step, laps
 from .results import Record

@@ -10,10 +10,10 @@ import time
 from typing import Any
 
 from rest_triton.config import Config
-from rest_triton.loading import load_for
-from rest_triton.machine import most_memory
-from rest_triton.malloc import keep_freed_memory
-from rest_triton.trainer import Trainer
+from rest_triton.data.clusters import load_for
+from rest_triton.training.trainer import Trainer
+from rest_triton.utils.machine import most_memory
+from rest_triton.utils.malloc import keep_freed_memory
 
 
 def measure(config: Config) -> dict[str, Any]:

@@ -6,14 +6,14 @@ from typing import Any
 
 import torch
 
-from rest_triton import trainer as trainers
-from rest_triton.batches import ClusterBatches
 from rest_triton.config import Config
-from rest_triton.datasets import load
-from rest_triton.graph import Graph
-from rest_triton.loading import Loaded
-from rest_triton.partition import partition
-from rest_triton.trainer import Trainer
+from rest_triton.data.clusters import Loaded
+from rest_triton.data.datasets import load
+from rest_triton.data.graph import Graph
+from rest_triton.data.partition import partition
+from rest_triton.sampling.batch import ClusterBatches
+from rest_triton.training import trainer as trainers
+from rest_triton.training.trainer import Trainer
 
 from . import pygas_models
 from .measure import best

@@ -24,7 +24,7 @@ from typing import Any
 from matplotlib.figure import Figure
 from PIL import Image
 
-from rest_triton.checkpoint import write_whole
+from rest_triton.training.checkpoint import write_whole
 
 from .bars import alternatives, of_ops, of_roofline, ops, roofline
 from .curves import frequency, growth, of_frequency, of_growth

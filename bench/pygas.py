@@ -18,9 +18,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn import Module
 
-from rest_triton.batches import Batch, ClusterBatches
-from rest_triton.features import SparseRows
-from rest_triton.graph import Graph
+from rest_triton.data.features import SparseRows
+from rest_triton.data.graph import Graph
+from rest_triton.sampling.batch import Batch, ClusterBatches
 
 from .measure import best
 

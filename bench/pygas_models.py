@@ -1,5 +1,5 @@
 """PyGAS's models. Arguments and names of weights are its own; which dropout is on unless said otherwise is that of
-``rest_triton.models``, so that equal arguments make equal networks."""
+``rest_triton.nn``, so that equal arguments make equal networks."""
 
 import math
 from collections.abc import Callable

@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from rest_triton.machine import processor
+from rest_triton.utils.machine import processor
 
 LATEST = Path(__file__).parent / "results" / "latest.json"
 PACKAGES = ("torch", "triton", "numba", "numpy", "torch-geometric", "torch-sparse", "pyg-lib", "dgl")

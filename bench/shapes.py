@@ -6,10 +6,10 @@ from functools import cache, cached_property
 import torch
 from torch import Tensor
 
-from rest_triton.batches import ClusterBatches, PositionMaps
-from rest_triton.datasets import load
+from rest_triton.data.datasets import load
+from rest_triton.data.partition import Method, partition
 from rest_triton.ops import Adjacency, halo
-from rest_triton.partition import Method, partition
+from rest_triton.sampling.batch import ClusterBatches, PositionMaps
 
 DRAWN = 16_381  # rows with numbers of their own, a prime: torch draws on one thread, and a large table would take seconds
 

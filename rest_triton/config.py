@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from .suggest import nearest
+from .utils.errors import nearest
 
 RECIPES = Path(__file__).parent / "recipes"
 KINDS: dict[type, tuple[str, str]] = {  # what people call them, and what stands for one in the list of flags

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from . import __version__
-from .machine import available_memory, readable
+from .utils.machine import available_memory, readable
 
 if TYPE_CHECKING:
     import torch
@@ -87,8 +87,8 @@ def describe(device: "torch.device") -> str:
 
 def examine(device: "torch.device") -> bool:
     """Print the self-test of a device and, if all is well, its bandwidths. Whether it was."""
-    from .bandwidth import bandwidths
-    from .selftest import selftest
+    from .ops.selftest import selftest
+    from .utils.bandwidth import bandwidths
 
     well = True
     for verdict in selftest(device):

@@ -19,11 +19,11 @@ from typing import Any, Literal, get_args
 
 import torch
 
-from . import metis_worker
 from .config import Config, add_flags, flag, from_flags, parse_flags
-from .machine import available_memory, device_of, readable
-from .rehearsal import DTYPES, HEAP_HOLES, Tier, batch_rows, halo_rows, near, pinned_bytes, refreshed_rows, rehearse
-from .sizes import AS_PUBLISHED, Sizes, sizes_of
+from .data import metis as metis_worker
+from .data.sizes import AS_PUBLISHED, Sizes, sizes_of
+from .training.rehearsal import DTYPES, HEAP_HOLES, Tier, batch_rows, halo_rows, near, pinned_bytes, refreshed_rows, rehearse
+from .utils.machine import available_memory, device_of, readable
 
 When = Literal["held", "exact", "step", "prepare", "before"]
 Limits = Mapping[Tier, int]

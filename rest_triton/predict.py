@@ -19,14 +19,14 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-from .checkpoint import read
 from .config import MODELS, Config
-from .loading import load_for
-from .machine import device_of
-from .malloc import keep_freed_memory
-from .progress import progress
-from .scores import scores
-from .trainer import Trainer
+from .data.clusters import load_for
+from .training.checkpoint import read
+from .training.metrics import scores
+from .training.trainer import Trainer
+from .utils.machine import device_of
+from .utils.malloc import keep_freed_memory
+from .utils.progress import progress
 
 
 def predict(

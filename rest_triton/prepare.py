@@ -11,11 +11,11 @@ import time
 from collections.abc import Sequence
 from typing import get_args
 
-from .datasets import DATASETS, load
-from .graph import Graph
-from .machine import readable
-from .malloc import keep_freed_memory
-from .partition import Method, partition
+from .data.datasets import DATASETS, load
+from .data.graph import Graph
+from .data.partition import Method, partition
+from .utils.machine import readable
+from .utils.malloc import keep_freed_memory
 
 
 def describe(graph: Graph) -> str:

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .config import MODELS, Config, add_flags, flag, from_flags, parse_flags
-from .malloc import keep_freed_memory
-from .suggest import nearest
+from .utils.errors import nearest
+from .utils.malloc import keep_freed_memory
 
 # Torch takes seconds to import, which a mistyped flag should not cost: what needs it is imported further down.
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def resumed(path: Path, flags: dict[str, Any]) -> Config:
     for name in ("recipe", "run_dir"):
         if name in flags:
             raise ValueError(f"{flag(name)} is for new runs: one that goes on has its settings and its folder; leave it out")
-    from .checkpoint import FREE
+    from .training.checkpoint import FREE
 
     before = Config.of(str(file))
     after = before.changed(**flags)
@@ -94,7 +94,7 @@ def main(arguments: Sequence[str] | None = None, model: "type[Module] | None" = 
             print(config.to_yaml(), end="")
             return
         keep_freed_memory()
-        from .session import train
+        from .training.run import train
 
         for line in config.idle(flags) if resume is None else ():
             print(line)
@@ -106,7 +106,7 @@ def main(arguments: Sequence[str] | None = None, model: "type[Module] | None" = 
     except EXPECTED as error:
         parser.exit(1, f"{error}\n")
     except ArithmeticError as error:
-        from .diagnosis import NotFinite
+        from .training.diagnosis import NotFinite
 
         if not isinstance(error, NotFinite):
             raise

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from rest_triton.graph import Graph
-from rest_triton.partition import Partition
+from rest_triton.data.graph import Graph
+from rest_triton.data.partition import Partition
 
 from .ops import graphs
 

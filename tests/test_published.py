@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from rest_triton.config import Config
-from rest_triton.malloc import keep_freed_memory
+from rest_triton.utils.malloc import keep_freed_memory
 
 DATA = Path(os.environ.get("REST_TRITON_DATA", Path(__file__).parents[2] / "shared" / "data"))
 SEEDS = int(os.environ.get("REST_TRITON_SEEDS", 5))
@@ -42,7 +42,7 @@ def normalised(source: Path, target: Path) -> Path:
 
 def accuracies(model: str, dataset: str, folder: Path) -> list[float]:
     """Test accuracy at the best validation, in percent, of every seed."""
-    from rest_triton.session import train
+    from rest_triton.training.run import train
 
     file = normalised(DATA / f"{dataset}.npz", folder / f"{dataset}.npz")
     config = Config.of(

@@ -11,17 +11,7 @@ import ctypes
 import numpy as np
 import torch
 
-from .intrinsics import (
-    count_up,
-    load_i64,
-    load_index,
-    load_u64,
-    next_ticket,
-    popcount,
-    store_i64,
-    store_u64,
-    trailing_zeros,
-)
+from .intrinsics import count_up, load_i64, load_index, load_u64, next_ticket, popcount, store_i64, store_u64, trailing_zeros
 from .pool import Task, chunk_size, team_size
 
 COUNT, CHUNK, BITMAPS, WORDS = 1, 2, 3, 4

@@ -11,14 +11,14 @@ import torch
 from numba import njit
 
 from .intrinsics import bits_of_float, f32_at, float_of_bits, float_of_half, half_of_float, u16_at
-from .vectors import (
+from .vectors import (  # fmt: skip
     add_bfloat16,
     add_float16,
     add_float32,
     add_four_bfloat16,
     add_four_float16,
     add_four_float32,
-)  # fmt: skip
+)
 
 FLOAT32, BFLOAT16, FLOAT16 = 0, 1, 2
 _CODES = {torch.float32: FLOAT32, torch.bfloat16: BFLOAT16, torch.float16: FLOAT16}

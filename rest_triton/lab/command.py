@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from ..config import add_flags, parse_flags
-from ..malloc import keep_freed_memory
-from ..page import duration, percent
-from ..progress import notice, progress
-from ..rundir import InUse
-from ..sizes import sizes_of
-from ..suggest import nearest
+from ..data.sizes import sizes_of
 from ..train import EXPECTED
+from ..training.folder import InUse
+from ..training.page import duration, percent
+from ..utils.errors import nearest
+from ..utils.malloc import keep_freed_memory
+from ..utils.progress import notice, progress
 from . import tables, words
 from .files import replace_file
 from .plan import Estimates, described
@@ -127,7 +127,7 @@ def _study(
 
 
 def _line(run: Planned) -> str:
-    from ..report import read_run
+    from ..training.report import read_run
 
     if (run.folder / DIVERGED).exists():
         return f"{run.name}: {(run.folder / DIVERGED).read_text().strip()}"

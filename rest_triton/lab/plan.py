@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from ..config import Config
-from ..page import duration
+from ..training.page import duration
 from .files import replace_file
 from .study import Base, Planned, Study
 
@@ -39,8 +39,8 @@ class Estimates:
 
     def measure(self, runs: Iterable[Planned], show: Callable[[str], None]) -> None:
         """Those that are not known yet. Settings on the same clusters come one after the other: the graph is loaded once."""
-        from ..loading import Loaded, load_for
-        from ..machine import device_of
+        from ..data.clusters import Loaded, load_for
+        from ..utils.machine import device_of
 
         missing = {key(run.config): run for run in runs if key(run.config) not in self.known}
         loaded: tuple[tuple[object, ...], Loaded] | None = None
@@ -73,7 +73,7 @@ def _times(config: Config, every: int) -> int:
 
 def timed(config: Config, loaded: object) -> dict[str, float]:
     """Seconds of a step, of an evaluation and of one that compares with the truth; steps in an epoch."""
-    from ..trainer import Trainer
+    from ..training.trainer import Trainer
 
     # Weights that do not move cannot diverge, and a step takes as long.
     still = config.changed(max_steps=STEPS, history="device", lr=0.0)

@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import mean, median, stdev
 from typing import Any
 
-from ..report import Run, read_run
+from ..training.report import Run, read_run
 from .runner import DIVERGED
 from .study import Base, Case, Planned, Study
 

@@ -11,9 +11,9 @@ from contextlib import redirect_stdout
 from dataclasses import asdict
 from pathlib import Path
 
-from ..checkpoint import Unusable, write_whole
 from ..config import Config, flag
-from ..rundir import InUse, RunDirectory
+from ..training.checkpoint import Unusable, write_whole
+from ..training.folder import InUse, RunDirectory
 from .study import Planned, Study
 
 DIVERGED = "diverged.txt"  # in the folder of a run whose loss was not finite: the same settings would end the same way
@@ -46,8 +46,8 @@ def finished(run: Planned, study: Study) -> bool:
 def execute(study: Study, config: Config, folder: Path, command: str) -> None:
     """One run, from where it stands to its end; what it prints goes to ``log.txt`` in its folder. InUse if another process
     is at it."""
-    from ..diagnosis import NotFinite
-    from ..session import train
+    from ..training.diagnosis import NotFinite
+    from ..training.run import train
 
     folder.mkdir(parents=True, exist_ok=True)
     directory = RunDirectory(folder)
@@ -78,8 +78,8 @@ def execute_apart(study: Study, config: Config, folder: Path, command: str) -> N
 
 def main(arguments: Sequence[str]) -> None:
     """The process of one run: it is told on standard input what to do, and does not outlive the one that started it."""
-    from ..malloc import keep_freed_memory
     from ..train import EXPECTED
+    from ..utils.malloc import keep_freed_memory
     from .studies import STUDIES
 
     if sys.platform.startswith("linux"):

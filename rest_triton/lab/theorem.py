@@ -25,7 +25,7 @@ batch's halo, without which the inequality would not hold for every v. The *shar
 of the proof: it has ‖Â (h̄ - h)‖, measured, for |N(v)| ‖L̃_v‖ ‖h̄ - h‖.
 
 The theorem is about staleness alone. That gradients do not flow through nodes outside of a batch is another error, which it
-does not speak of: see :class:`rest_triton.staleness.GradientError`.
+does not speak of: see :class:`rest_triton.training.staleness.GradientError`.
 """
 
 import math
@@ -37,10 +37,10 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-from ..batches import Batch
-from ..models import APPNP, GCN, GCNII
-from ..models.layers import norm_of
+from ..nn import APPNP, GCN, GCNII
+from ..nn.layers import norm_of
 from ..ops import Adjacency
+from ..sampling.batch import Batch
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ def sums(
     """(the sharp form's sum, the paper's form's sum), both without ε: bounds of ``‖h̃ - h‖`` of a batch.
 
     Args:
-        aggregate, farthest: see :class:`rest_triton.staleness.GradientError`. near: by :func:`neighbourhoods`.
+        aggregate, farthest: see :class:`rest_triton.training.staleness.GradientError`. near: by :func:`neighbourhoods`.
     """
     many = float(batch.take(near).norm())
     return found.total(aggregate), found.total([many * far for far in farthest])

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from torch import Tensor
 from torch.nn import Module
 
-from ..batches import Batch
 from ..config import Config
-from ..engine import Engine
-from ..history import Staged
+from ..history.history import Staged
+from ..sampling.batch import Batch
+from .engine import Engine
 
 
 class Method(ABC):

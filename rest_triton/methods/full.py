@@ -3,7 +3,7 @@
 import torch
 from torch.nn import Module
 
-from ..batches import Batch
+from ..sampling.batch import Batch
 from .base import Method
 
 

@@ -3,11 +3,11 @@
 from torch import Tensor
 from torch.nn import Module
 
-from ..batches import Batch, ClusterBatches
 from ..config import Config
-from ..engine import tables_of
 from ..kernels._hash import mix64
+from ..sampling.batch import Batch, ClusterBatches
 from .base import Method
+from .engine import tables_of
 
 
 class GAS(Method):

@@ -124,7 +124,7 @@ class Adjacency:
 
         8 to 16 bytes per edge. Made on the CPU, in linear time, wherever the graph lies.
         """
-        from .. import csr  # brings Numba, which importing the ops does not
+        from ..data import csr  # brings Numba, which importing the ops does not
 
         rowptr, col, names = csr.reverse_with_names(self.rowptr.cpu(), self.col.cpu())
         device = self.rowptr.device

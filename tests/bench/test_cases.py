@@ -7,7 +7,7 @@ import torch
 
 from bench.bench_activate import Layer, off_pattern, off_table
 from bench.cases import AGGREGATES, DTYPES, SOURCES, UNIFORM, Case, Room, fitting
-from rest_triton.datasets.synthetic import SHAPES
+from rest_triton.data.datasets.synthetic import SHAPES
 
 from .batches import clustered, room
 

@@ -9,9 +9,9 @@ import torch
 
 from bench.pipelines import THEIRS, TINY, epochs, epochs_of, our_shares, permuted, pygas, settings, their_shares
 from bench.split import PARTS, Split
-from rest_triton.loading import load_for
+from rest_triton.data.clusters import load_for
 from rest_triton.ops import activate, gather_rows
-from rest_triton.trainer import Trainer
+from rest_triton.training.trainer import Trainer
 
 
 def test_ops_are_counted_where_they_belong() -> None:

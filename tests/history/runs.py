@@ -8,13 +8,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rest_triton.batches import Batch, ClusterBatches
-from rest_triton.engine import Engine, tables_of
-from rest_triton.graph import Graph
-from rest_triton.history import HistoryStore
-from rest_triton.lanes import Lanes
-from rest_triton.models import APPNP, GCN, GCNII
-from rest_triton.scene import Scene
+from rest_triton.data.graph import Graph
+from rest_triton.history.history import HistoryStore
+from rest_triton.history.streams import Lanes
+from rest_triton.methods.engine import Engine, tables_of
+from rest_triton.nn import APPNP, GCN, GCNII
+from rest_triton.nn.scene import Scene
+from rest_triton.sampling.batch import Batch, ClusterBatches
 
 NODES, CLASSES, FEATURES = 120, 5, 12
 PTR = torch.tensor([0, 17, 30, 52, 70, 95, 120])

@@ -9,10 +9,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from rest_triton.engine import Engine
-from rest_triton.history import HistoryStore
-from rest_triton.lanes import Streams
-from rest_triton.scene import Scene
+from rest_triton.history.history import HistoryStore
+from rest_triton.history.streams import Streams
+from rest_triton.methods.engine import Engine
+from rest_triton.nn.scene import Scene
 
 from .runs import MODELS, NODES, Run, graph
 

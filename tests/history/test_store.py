@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from rest_triton import tables_file
-from rest_triton.ages import ages, mean_age
-from rest_triton.batches import ClusterBatches, node_batch
-from rest_triton.history import HistoryStore
+from rest_triton.history import file as tables_file
+from rest_triton.history.age import ages, mean_age
+from rest_triton.history.history import HistoryStore
+from rest_triton.sampling.batch import ClusterBatches, node_batch
 
 from .runs import NODES, FarStore, disk
 
@@ -198,12 +198,12 @@ def test_another_step_than_the_one_on_disk(tmp_path: Path) -> None:
 LARGE = """
 import sys, torch
 import torch.nn.functional as F
-from rest_triton.batches import ClusterBatches
-from rest_triton.datasets.synthetic import Shape, generate
-from rest_triton.engine import Engine
-from rest_triton.history import HistoryStore
-from rest_triton.models import GCN
-from rest_triton.scene import Scene
+from rest_triton.sampling.batch import ClusterBatches
+from rest_triton.data.datasets.synthetic import Shape, generate
+from rest_triton.methods.engine import Engine
+from rest_triton.history.history import HistoryStore
+from rest_triton.nn import GCN
+from rest_triton.nn.scene import Scene
 
 graph = generate(Shape(40_000, 200_000, 16, 5))
 resident = lambda: int(next(l for l in open("/proc/self/status") if l.startswith("RssFile")).split()[1]) * 1024

@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from rest_triton import session
 from rest_triton.config import Config
 from rest_triton.lab import command, plan, runner
 from rest_triton.lab.command import main
 from rest_triton.lab.plan import Estimates, timed
 from rest_triton.lab.studies import STUDIES
 from rest_triton.lab.study import base_for, planned
-from rest_triton.rundir import claimed
+from rest_triton.training import run as session
+from rest_triton.training.folder import claimed
 
 from ..training.commands import refusal
 

@@ -11,7 +11,7 @@ from rest_triton.lab.studies import STUDIES
 from rest_triton.lab.study import FULL, GAS, Base, Case
 from rest_triton.lab.tables import cell
 from rest_triton.lab.words import beyond, difference
-from rest_triton.report import Run
+from rest_triton.training.report import Run
 
 CONFIG = Config(dataset="graph")
 BASE = Base(CONFIG, frozenset(), quick=True, seeds=2)

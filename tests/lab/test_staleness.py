@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from rest_triton.batches import Batch
-from rest_triton.scores import loss_for, scores
-from rest_triton.staleness import GradientError, exact_engine, gradient_errors, predictions, table_staleness
-from rest_triton.trainer import Trainer
+from rest_triton.sampling.batch import Batch
+from rest_triton.training.metrics import loss_for, scores
+from rest_triton.training.staleness import GradientError, exact_engine, gradient_errors, predictions, table_staleness
+from rest_triton.training.trainer import Trainer
 
 from ..training.data import NODES, gradients, settings, small
 

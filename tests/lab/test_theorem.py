@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from rest_triton.lab.theorem import Constants, constants, neighbourhoods, sums
-from rest_triton.staleness import gradient_errors
+from rest_triton.training.staleness import gradient_errors
 
 from ..training.data import settings, small
 from .test_staleness import begun, dense_adjacency, gradients_of
@@ -63,7 +63,7 @@ def test_what_is_known_of_the_adjacency() -> None:
     by_hand = (dense != 0).sum(1) * dense.norm(dim=1)
     torch.testing.assert_close(neighbourhoods(adj), by_hand, rtol=1e-4, atol=1e-5)
     directed = small(directed=True)
-    from rest_triton.trainer import Trainer
+    from rest_triton.training.trainer import Trainer
 
     other = Trainer(settings(), directed)
     bound = constants(other.model, directed.adj, directed=True).adjacency
@@ -79,8 +79,8 @@ def test_what_is_not_known_is_refused() -> None:
 def test_batches_without_a_training_node_have_no_gradient() -> None:
     from functools import partial
 
-    from rest_triton.scores import loss_for
-    from rest_triton.trainer import Trainer
+    from rest_triton.training.metrics import loss_for
+    from rest_triton.training.trainer import Trainer
 
     trainer = Trainer(settings(per_batch=1), small(only=3))
     trainer.begin()

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from rest_triton.batches import node_batch
 from rest_triton.ops import Adjacency, fresh_spmm, halo, history_spmm
+from rest_triton.sampling.batch import node_batch
 
 N, D = 40, 5
 

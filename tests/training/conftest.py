@@ -2,7 +2,7 @@
 
 import pytest
 
-from rest_triton import session
+from rest_triton.training import run as session
 
 from ..one_thread import on_one_thread
 from .resuming import Data

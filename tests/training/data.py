@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from rest_triton.config import Config
-from rest_triton.graph import Graph
-from rest_triton.loading import Loaded, with_named_edges
+from rest_triton.data.clusters import Loaded, with_named_edges
+from rest_triton.data.graph import Graph
 
 NODES, FEATURES, CLASSES = 240, 12, 5
 PTR = torch.tensor([0, 30, 61, 95, 120, 150, 181, 215, 240])

@@ -9,9 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rest_triton import checkpoint, session
 from rest_triton.config import Config
-from rest_triton.loading import Loaded, load_for
+from rest_triton.data.clusters import Loaded, load_for
+from rest_triton.training import checkpoint
+from rest_triton.training import run as session
 
 NODES, CLASSES, FEATURES = 120, 5, 6
 # What differs from one try to the next: where and how fast it ran.

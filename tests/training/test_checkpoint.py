@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 import torch
 
-from rest_triton import checkpoint, session
 from rest_triton.config import Config
-from rest_triton.trainer import Trainer
+from rest_triton.training import checkpoint
+from rest_triton.training import run as session
+from rest_triton.training.trainer import Trainer
 
 from .resuming import Data, losses, newest, records, same, state_in
 

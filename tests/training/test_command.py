@@ -12,8 +12,8 @@ import torch
 
 from rest_triton import train as command_line
 from rest_triton.config import Config
-from rest_triton.datasets import load
-from rest_triton.partition import partition
+from rest_triton.data.datasets import load
+from rest_triton.data.partition import partition
 
 from .commands import FEW, SMALL, Result, folder_in, metrics, refusal, run, side_by_side, summary, train, write_graph
 

@@ -238,7 +238,7 @@ def test_what_changes_nothing_is_said(settings: dict[str, Any], lines: list[str]
 
 def test_whose_a_setting_is() -> None:
     """The models' constructors say the same."""
-    from rest_triton.models import MODELS as classes
+    from rest_triton.nn import MODELS as classes
 
     for name, model in classes.items():
         of_models = [f.name for f in fields(Config) if f.metadata["group"] == "model" and f.name != "model"]

@@ -14,10 +14,11 @@ import pytest
 import torch
 from torch import nn
 
-from rest_triton import checkpoint, session
-from rest_triton.checkpoint import FREE, MAGIC, Unusable, epoch_path, read, tables_path
 from rest_triton.config import Config
-from rest_triton.models import GCN
+from rest_triton.nn import GCN
+from rest_triton.training import checkpoint
+from rest_triton.training import run as session
+from rest_triton.training.checkpoint import FREE, MAGIC, Unusable, epoch_path, read, tables_path
 
 from .resuming import Data, content, losses, newest, records, same, state_in
 

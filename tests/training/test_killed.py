@@ -18,10 +18,11 @@ from typing import Any
 
 import pytest
 
-from rest_triton import checkpoint, session
 from rest_triton.config import Config
+from rest_triton.training import checkpoint
+from rest_triton.training import run as session
 
-from ..disk.tables import Child
+from ..history.disk.tables import Child
 from .resuming import Data, losses, records, same, state_in
 
 # A process of its own, as a person starts it.

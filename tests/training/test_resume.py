@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from rest_triton import session
 from rest_triton import train as command_line
 from rest_triton.config import Config
+from rest_triton.training import run as session
 
 from .commands import FEW, SMALL, metrics, refusal, run, summary
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from rest_triton.config import Config
-from rest_triton.rundir import InUse, RunDirectory, check_free, claimed, new_folder
-from rest_triton.session import train
+from rest_triton.training.folder import InUse, RunDirectory, check_free, claimed, new_folder
+from rest_triton.training.run import train
 
 
 def record(epoch: int, **others: Any) -> dict[str, Any]:
@@ -97,7 +97,7 @@ def test_a_folder_has_one_writer(tmp_path: Path) -> None:
     refused = pytest.raises(InUse, match="run is being written by another process")
     with claimed(tmp_path / "run"), refused, claimed(tmp_path / "run"):
         raise AssertionError
-    hold = f"import time; from pathlib import Path; from rest_triton.rundir import claimed\n" \
+    hold = f"import time; from pathlib import Path; from rest_triton.training.folder import claimed\n" \
            f"with claimed(Path({str(tmp_path / 'run')!r})): print('held', flush=True); time.sleep(60)"  # fmt: skip
     with subprocess.Popen([sys.executable, "-c", hold], stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout is not None and other.stdout.readline() == "held\n"

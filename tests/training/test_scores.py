@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from rest_triton.batches import Batch, ClusterBatches, node_batch
-from rest_triton.graph import Graph
-from rest_triton.scores import loss_for, score, scores
+from rest_triton.data.graph import Graph
+from rest_triton.sampling.batch import Batch, ClusterBatches, node_batch
+from rest_triton.training.metrics import loss_for, score, scores
 
 CPU = torch.device("cpu")
 

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from rest_triton.config import Config
-from rest_triton.display import COLUMNS, LINES, Display
-from rest_triton.progress import Progress
+from rest_triton.training.display import COLUMNS, LINES, Display
+from rest_triton.utils.progress import Progress
 
 from .commands import FEW, write_graph
 

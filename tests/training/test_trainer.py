@@ -10,13 +10,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rest_triton.batches import Batch
 from rest_triton.config import Config
-from rest_triton.diagnosis import NotFinite
-from rest_triton.loading import Loaded
+from rest_triton.data.clusters import Loaded
 from rest_triton.ops import use_backend
-from rest_triton.scores import scores
-from rest_triton.trainer import Trainer
+from rest_triton.sampling.batch import Batch
+from rest_triton.training.diagnosis import NotFinite
+from rest_triton.training.metrics import scores
+from rest_triton.training.trainer import Trainer
 
 from .data import CLASSES, NODES, PTR, gradients, settings, small
 
@@ -258,7 +258,7 @@ def test_first_aggregate_is_computed_once_when_nothing_upstream_is_random(monkey
 
             return history_spmm(*args, **options)
 
-        monkeypatch.setattr("rest_triton.view.history_spmm", counting)
+        monkeypatch.setattr("rest_triton.nn.context.history_spmm", counting)
         monkeypatch.setattr("rest_triton.ops.fresh.history_spmm", counting)
         trainer.epoch(1)
         monkeypatch.undo()
@@ -310,7 +310,7 @@ def test_a_loss_that_is_not_finite_is_explained(break_it: str, where: str, monke
             trainer.model.convs[0].bias[:] = 1e30
             trainer.model.convs[1].lin.weight[:] = 1e30
         else:
-            monkeypatch.setattr("rest_triton.trainer.loss_for", lambda *_: lambda logits: logits.sum() * torch.nan)
+            monkeypatch.setattr("rest_triton.training.trainer.loss_for", lambda *_: lambda logits: logits.sum() * torch.nan)
     with pytest.raises(NotFinite, match=f"the loss of step 2 is not finite: {where}"):
         trainer.epoch(1)
 

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from rest_triton import checkpoint, session
-from rest_triton.checkpoint import epoch_path, read
+from rest_triton.training import checkpoint
+from rest_triton.training import run as session
+from rest_triton.training.checkpoint import epoch_path, read
 
 from .resuming import Data, content, newest, records, same, state_in
 

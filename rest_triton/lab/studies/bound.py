@@ -6,8 +6,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ...checkpoint import epochs, read, read_tables, tables_path, write_whole
 from ...config import Config
+from ...training.checkpoint import epochs, read, read_tables, tables_path, write_whole
 from ..pictures import Panel, Series, draw
 from ..results import Outcome, Results
 from ..study import Base, Case, Study
@@ -30,11 +30,11 @@ def _cases(base: Base) -> list[Case]:
 
 def measure(config: Config, folder: Path) -> None:
     """Gradients of the run's last weights and tables, into gradients.json. The tables are removed then: they are large."""
-    from ...loading import load_for
-    from ...machine import device_of
-    from ...scores import loss_for
-    from ...staleness import gradient_errors
-    from ...trainer import Trainer
+    from ...data.clusters import load_for
+    from ...training.metrics import loss_for
+    from ...training.staleness import gradient_errors
+    from ...training.trainer import Trainer
+    from ...utils.machine import device_of
     from ..theorem import constants, neighbourhoods, sums
 
     if (folder / LEAVES).exists():

@@ -1,0 +1,222 @@
+"""Batches: which rows are computed together, and the map that tells every op where to read a node's embedding from.
+
+Nothing is cut out of the graph to form a batch. It is a list of row ids, and entering it writes them into a map.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from ..kernels._hash import mix64
+from ..ops import Adjacency, check, halo
+
+CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """A set of nodes whose embeddings are computed together.
+
+    Args:
+        num_nodes: of the whole graph.
+        ranges: the nodes as ranges of ids, ascending and disjoint, or None where they are not ranges.
+        nodes: the nodes by id where they are not ranges, int64[R], distinct.
+        clusters: which clusters they are, if they are.
+        device: where ``rows`` lie.
+        found: its halo, where that was found before (:meth:`with_halo`).
+
+    Made by :class:`ClusterBatches` or :func:`node_batch`.
+    """
+
+    num_nodes: int
+    ranges: tuple[tuple[int, int], ...] | None = None
+    nodes: Tensor | None = None
+    clusters: tuple[int, ...] = ()
+    device: torch.device = CPU
+    found: Tensor | None = None
+
+    def __len__(self) -> int:
+        if self.ranges is not None:
+            return sum(end - begin for begin, end in self.ranges)
+        assert self.nodes is not None
+        return self.nodes.numel()
+
+    @cached_property
+    def rows(self) -> Tensor:
+        """int64[R], the ids of the rows, in the order in which their embeddings lie in x."""
+        if self.ranges is None:
+            assert self.nodes is not None
+            return self.nodes
+        rows = torch.empty(len(self), dtype=torch.int64, device=self.device)
+        for at, begin, end in self._places():
+            torch.arange(begin, end, out=rows[at : at + end - begin])
+        return rows
+
+    def on(self, device: torch.device | str) -> "Batch":
+        """The same batch with its rows on another device."""
+        device = torch.device(device)
+        if device == self.device:
+            return self
+        nodes, found = (None if t is None else t.to(device, non_blocking=True) for t in (self.nodes, self.found))
+        return replace(self, nodes=nodes, device=device, found=found)
+
+    def halo(self, adj: Adjacency) -> Tensor:
+        """int64[H]: the neighbours of the batch that are not in it, distinct and ascending."""
+        return halo(adj, self.rows) if self.found is None else self.found
+
+    def with_halo(self, adj: Adjacency) -> "Batch":
+        """The same batch, with its halo found now. On a GPU the host has to wait for its size: better before a step than
+        within it."""
+        return replace(self, found=self.halo(adj))
+
+    def take(self, per_node: Tensor) -> Tensor:
+        """The rows of the batch of a tensor with one row per node: a view where the batch is one range."""
+        if self.ranges is not None:
+            pieces = [per_node[begin:end] for begin, end in self.ranges]
+            return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
+        return per_node[self.rows.to(per_node.device)]
+
+    def write_positions(self, position: Tensor) -> None:
+        """position[rows[i]] = i."""
+        if self.ranges is None:
+            position[self.rows] = torch.arange(len(self), dtype=position.dtype, device=position.device)
+            return
+        for at, begin, end in self._places():
+            torch.arange(at, at + end - begin, out=position[begin:end])
+
+    def restore_positions(self, position: Tensor) -> None:
+        """position[g] = ~g for the rows: every node reads its own row of a table."""
+        if self.ranges is None:
+            position[self.rows] = ~self.rows.to(position.dtype)
+            return
+        for begin, end in self.ranges:
+            torch.arange(~begin, ~end, -1, out=position[begin:end])
+
+    def _places(self) -> Iterator[tuple[int, int, int]]:
+        """(first row, begin, end) of each range."""
+        assert self.ranges is not None
+        at = 0
+        for begin, end in self.ranges:
+            yield at, begin, end
+            at += end - begin
+
+
+def node_batch(nodes: Tensor, num_nodes: int) -> Batch:
+    """A batch of any distinct nodes, int64[R], for methods that sample nodes rather than clusters.
+
+    Example::
+
+        batch = node_batch(torch.randperm(graph.num_nodes)[:1000], graph.num_nodes)
+    """
+    check.tensor("nodes", nodes, (torch.int64,), 1)
+    check.in_range("nodes", nodes, 0, num_nodes, "the node ids")
+    check.unique("nodes", nodes)
+    return Batch(num_nodes, nodes=nodes, device=nodes.device)
+
+
+class PositionMaps:
+    """The maps of the batches that are alive. Each has one of its own, so that two at once (training and refresh) do not
+    disturb each other; a map that is free again is used again.
+
+    A map is int32[N]. Outside of a batch every node reads its own row of a table (``~id``).
+
+    Example::
+
+        maps = PositionMaps(graph.num_nodes)
+        with maps.enter(batch) as position:
+            z = history_spmm(adj, batch.rows, position, x, table)
+            z.sum().backward()  # within the block: backward reads the map again
+    """
+
+    def __init__(self, num_nodes: int, device: torch.device | str = "cpu") -> None:
+        if num_nodes >= 2**31:
+            raise ValueError(f"there are {num_nodes} nodes; a position map is int32 and can tell apart {2**31 - 1} of them")
+        self.num_nodes, self.device = num_nodes, torch.device(device)
+        self._free: list[Tensor] = []
+        self._everywhere_outside: Tensor | None = None
+
+    @property
+    def outside(self) -> Tensor:
+        """The map of no batch at all: everyone is read from a table. Not to be written to."""
+        if self._everywhere_outside is None:
+            self._everywhere_outside = self._new()
+        return self._everywhere_outside
+
+    def _new(self) -> Tensor:
+        return torch.arange(-1, ~self.num_nodes, -1, dtype=torch.int32, device=self.device)
+
+    @contextmanager
+    def enter(self, batch: Batch) -> Iterator[Tensor]:
+        """A map in which the batch's nodes are rows of x, until the block ends: however it ends, the map is restored."""
+        if batch.num_nodes != self.num_nodes:
+            raise ValueError(f"the batch is of a graph with {batch.num_nodes} nodes, the maps of one with {self.num_nodes}")
+        position = self.take()
+        try:
+            batch.write_positions(position)
+            yield position
+        finally:
+            batch.restore_positions(position)
+            self.give_back(position)
+
+    def take(self) -> Tensor:
+        """A map in which nobody is in a batch, for the caller alone until :meth:`give_back`, with everyone outside again."""
+        return self._free.pop() if self._free else self._new()
+
+    def give_back(self, position: Tensor) -> None:
+        self._free.append(position)
+
+
+class ClusterBatches:
+    """All clusters, some at a time, in another order each epoch.
+
+    Args:
+        ptr: int64[K+1]; cluster k is the nodes ``ptr[k] .. ptr[k+1]``.
+        per_batch: how many clusters make a batch; the last batch of an epoch has what is left.
+        seed: the order of epoch e depends on (seed, e) alone, so any epoch can be repeated or resumed.
+        device: where the rows of its batches lie.
+
+    Example::
+
+        for batch in ClusterBatches(partition.ptr, 5, seed=1).epoch(0):
+            ...
+    """
+
+    def __init__(self, ptr: Tensor, per_batch: int, seed: int = 0, device: torch.device | str = "cpu") -> None:
+        check.tensor("ptr", ptr, (torch.int64,), 1)
+        check.row_pointers("ptr", ptr, int(ptr[-1]) if ptr.numel() else 0, "nodes")
+        self.bounds: list[int] = ptr.tolist()
+        self.num_clusters, self.num_nodes = len(self.bounds) - 1, self.bounds[-1]
+        if not 1 <= per_batch <= max(1, self.num_clusters):
+            raise ValueError(
+                f"per_batch is {per_batch}; there are {self.num_clusters} clusters, so 1 to {self.num_clusters} fit"
+            )
+        self.per_batch, self.seed, self.device = per_batch, seed, torch.device(device)
+
+    def __len__(self) -> int:
+        """Batches per epoch."""
+        return -(-self.num_clusters // self.per_batch)
+
+    def epoch(self, number: int) -> list[Batch]:
+        """The batches of an epoch: every cluster in exactly one of them."""
+        generator = torch.Generator().manual_seed(mix64(mix64(self.seed) + number) >> 1)
+        shuffled: list[int] = torch.randperm(self.num_clusters, generator=generator).tolist()
+        return [self.batch(shuffled[at : at + self.per_batch]) for at in range(0, self.num_clusters, self.per_batch)]
+
+    def batch(self, clusters: Sequence[int]) -> Batch:
+        """The batch of these clusters. Their rows are in ascending order, whatever the order of the clusters: memory is read
+        from front to back, and neighbouring clusters are one range."""
+        chosen = sorted(clusters)
+        if len(set(chosen)) != len(chosen) or (chosen and not 0 <= chosen[0] <= chosen[-1] < self.num_clusters):
+            raise ValueError(f"clusters are {list(clusters)}; they must be distinct, from 0 to {self.num_clusters - 1}")
+        ranges: list[tuple[int, int]] = []
+        for k in chosen:
+            begin, end = self.bounds[k], self.bounds[k + 1]
+            if ranges and ranges[-1][1] == begin:
+                ranges[-1] = (ranges[-1][0], end)
+            else:
+                ranges.append((begin, end))
+        return Batch(self.num_nodes, ranges=tuple(ranges), clusters=tuple(chosen), device=self.device)

@@ -1,0 +1,213 @@
+"""Checkpoints: whole or not there. A file that was torn, or is of another run, is refused by name.
+
+    epoch-000012.pt       weights, optimizer, iterators, step, best scores
+    epoch-000012.tables   the history tables of that moment, if they are saved
+    best.pt               the same as the former, of the best validation score
+
+"rest_triton checkpoint 1\\n", length of the header (8 bytes), header (JSON: what run it is of), what torch.save wrote,
+CRC-32 of all that (4 bytes)
+"""
+
+import glob
+import io
+import json
+import os
+import re
+import shlex
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..config import Config
+from ..history import file as tables_file
+from ..history.history import HistoryStore
+
+MAGIC = b"rest_triton checkpoint 1\n"
+KEPT = 2  # checkpoints of epochs: should the last one be damaged, there is the one before
+# What may be another when a run goes on: how long it is, what it shows and where it is. All the rest makes it another run.
+FREE = {"root", "epochs", "runs", "device", "run_dir", "profile", "history", "save_history"}
+FREE |= {"eval_every", "error_every", "checkpoint_every"}
+
+
+class Unusable(ValueError):
+    """A checkpoint that cannot be used. The message says which, why, and what can be used instead."""
+
+
+def write(path: Path, state: dict[str, Any], config: Config, fingerprint: str) -> None:
+    """Write a checkpoint: all of the file or none of it, whenever the process ends."""
+    header = json.dumps({"config": asdict(config), "fingerprint": fingerprint}).encode()
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    pieces = (MAGIC, len(header).to_bytes(8, "little"), header, buffer.getbuffer())
+    checksum = 0
+    for piece in pieces:
+        checksum = zlib.crc32(piece, checksum)
+    write_whole(path, *pieces, checksum.to_bytes(4, "little"))
+
+
+def write_whole(path: Path, *pieces: Any) -> None:
+    """A file with these bytes, by way of a temporary one: readers see the old one or the new one."""
+    with _prepared(path):
+        scratch = path.with_name(f"{path.name}.partial-{os.getpid()}")
+        try:
+            with open(scratch, "wb") as file:
+                for piece in pieces:
+                    file.write(piece)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(scratch, path)
+        finally:
+            scratch.unlink(missing_ok=True)
+        sync_folder(path.parent)
+
+
+@contextmanager
+def _prepared(path: Path) -> Iterator[None]:
+    """Room for a file that is written within: its folder is there, what a process that was killed left of it is not. What
+    fails names the file, which a full disk does not."""
+    if not path.parent.is_dir():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        sync_folder(path.parent.parent)
+    _remove_remains(path.parent, glob.escape(path.name))
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
+
+
+def sync_folder(folder: Path) -> None:
+    """Names in a folder are durable only when the folder itself is."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def read(path: Path, config: Config | None = None, fingerprint: str | None = None) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(state, the settings of the run it is of). Unusable if it is damaged, or of another run than the one given."""
+    try:
+        return _read(path, config, fingerprint)
+    except Unusable as reason:
+        raise Unusable(f"{reason}; {_instead(path, config, fingerprint)}") from None
+
+
+def _read(path: Path, config: Config | None, fingerprint: str | None) -> tuple[dict[str, Any], dict[str, Any]]:
+    if not path.is_file():
+        raise Unusable(f"{path} does not exist")
+    data = memoryview(path.read_bytes())
+    begin = len(MAGIC) + 8
+    if data[: len(MAGIC)] != MAGIC:
+        what = f"its {len(data)} bytes do not begin as one" if data else "it is empty"
+        raise Unusable(f"{path} is not a checkpoint of this version of rest_triton: {what}")
+    if len(data) < begin + 4 or zlib.crc32(data[:-4]).to_bytes(4, "little") != data[-4:]:
+        raise Unusable(f"{path} is damaged: its {len(data)} bytes do not have the checksum at its end")
+    length = int.from_bytes(data[len(MAGIC) : begin], "little")
+    try:
+        header = json.loads(bytes(data[begin : begin + length]))
+        settings, of = dict(header["config"]), str(header["fingerprint"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise Unusable(f"{path} does not say what run it is of ({error!r})") from None
+    if fingerprint is not None and of != fingerprint:
+        raise Unusable(f"{path} is of another graph than this run's, or of other clusters of it")
+    if config is not None:
+        differs = [
+            f"{name} {settings.get(name)!r} instead of {value!r}"
+            for name, value in asdict(config).items()
+            if name not in FREE and settings.get(name) != value
+        ]
+        if differs:
+            raise Unusable(f"{path} is of another run, with {', '.join(differs)}")
+    try:
+        return torch.load(io.BytesIO(data[begin + length : -4]), map_location="cpu", weights_only=True), settings
+    except MemoryError:
+        raise
+    except Exception:  # of many kinds; and torch's advice would be to run what is in the file
+        raise Unusable(f"{path} holds something else than tensors and plain values, and is not read any further") from None
+
+
+def epoch_path(folder: Path, epoch: int) -> Path:
+    return folder / f"epoch-{epoch:06}.pt"
+
+
+def epochs(folder: Path) -> list[Path]:
+    """The checkpoints of epochs, oldest first."""
+    return sorted((path for path in folder.glob("epoch-*.pt") if _number(path) >= 0), key=_number)
+
+
+def _number(path: Path) -> int:
+    """The epoch that a checkpoint is named after, -1 if it is not named after one."""
+    found = re.fullmatch(r"epoch-(\d{6,})\.pt", path.name)
+    return -1 if found is None else int(found[1])
+
+
+def _instead(path: Path, config: Config | None, fingerprint: str | None) -> str:
+    """Another checkpoint that could be used, as advice: the newest one before it, or else the newest of all."""
+    others = [other for other in reversed(epochs(path.parent)) if other != path]
+    before = [other for other in others if _number(other) < _number(path) or _number(path) < 0]
+    for other in (*before, *(other for other in others if other not in before)):
+        try:
+            _read(other, config, fingerprint)
+        except Unusable:
+            continue
+        which = "the one before it" if other in before[:1] else "an older one" if other in before else "a later one"
+        return f"{which} is whole: --resume {shlex.quote(str(other))}"
+    return "there is no other one before it: start again without --resume"
+
+
+def tables_path(path: Path) -> Path:
+    return path.with_suffix(".tables")
+
+
+def write_tables(path: Path, store: HistoryStore, step: int) -> None:
+    """The tables that belong to a checkpoint, beside it; a copy also of tables on disk, for those go on changing."""
+    store.lanes.finish()
+    with _prepared(tables_path(path)):
+        tables_file.save(store, tables_path(path), step)
+        sync_folder(path.parent)  # their name is durable before the checkpoint's is
+
+
+def read_tables(path: Path, store: HistoryStore, step: int) -> bool:
+    """Take the tables of a checkpoint back; False if none were saved with it. Unusable if they are damaged."""
+    store.lanes.finish()
+    saved = tables_path(path)
+    if not saved.exists():
+        return False
+    if store.files is not None:
+        store.files.opened()
+    try:
+        return tables_file.load(store, saved, step)
+    except ValueError as reason:
+        way_out = "delete it, and the tables are filled again"
+        raise Unusable(str(reason) if way_out in str(reason) else f"{reason}; {way_out}") from None
+
+
+def remove_old(folder: Path) -> None:
+    """All checkpoints of epochs but the newest, and what belongs to none."""
+    for path in epochs(folder)[:-KEPT]:
+        path.unlink(missing_ok=True)
+    _remove_remains(folder)
+
+
+def remove_after(folder: Path, epoch: int) -> list[str]:
+    """The checkpoints of later epochs, which are no more once a run has gone back to this one. Returns their names."""
+    gone = [path for path in epochs(folder) if _number(path) > epoch]
+    for path in gone:
+        path.unlink(missing_ok=True)
+    _remove_remains(folder)
+    return [path.name for path in gone]
+
+
+def _remove_remains(folder: Path, name: str = "*") -> None:
+    """What processes that were killed left of a file: parts of it, and tables whose checkpoint is not there."""
+    for path in folder.glob(f"{name}.partial-*"):
+        path.unlink(missing_ok=True)
+    for path in folder.glob("epoch-*.tables") if name == "*" else ():
+        if not path.with_suffix(".pt").exists():
+            path.unlink(missing_ok=True)

@@ -1,0 +1,253 @@
+"""A whole training run: from a configuration to a folder of results, resumed where it was left."""
+
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.nn import Module
+
+from .. import __version__
+from ..config import Config
+from ..data.clusters import Loaded, load_for, refuse_without
+from ..data.sizes import sizes_of
+from ..plan import limits_here, refuse_if_too_large
+from ..utils.machine import device_of, processor, readable
+from ..utils.progress import notice, progress
+from .checkpoint import Unusable, epoch_path, epochs, read, read_tables, remove_after, remove_old, write, write_tables
+from .display import Display, peak_memory
+from .folder import RunDirectory, check_free, claimed, new_folder
+from .metrics import PARTS
+from .profiling import profiled
+from .report import write_report, write_summary
+from .trainer import Trainer
+
+
+class Run:
+    """One seed's run in its folder.
+
+    Args:
+        config: with its device and seed settled. loaded: the data. path: the folder. model: see :class:`Trainer`.
+        resume: a checkpoint to go on from; None begins anew.
+        command: how it was started, for the report.
+    """
+
+    def __init__(
+        self, config: Config, loaded: Loaded, path: Path, model: type[Module] | None = None, resume: Path | None = None,
+        command: str = "",
+    ) -> None:  # fmt: skip
+        self.config, self.command = config, command
+        # Whatever can be refused is refused before the folder is touched.
+        state = None if resume is None else read(resume, config, loaded.fingerprint)[0]
+        if state is not None and state["epoch"] > config.epochs:
+            raise ValueError(
+                f"epochs is {config.epochs}, but {resume} is of epoch {state['epoch']} already; give --epochs "
+                f"{state['epoch']} or more"
+            )
+        self.directory = RunDirectory(path)
+        self.trainer = Trainer(config, loaded, model, folder=path / "history")
+        self.first, self.best, self.before = 1, dict[str, Any](), 0.0
+        self.directory.write_config(config)
+        if state is None or resume is None:
+            remove_after(self.directory.checkpoints, 0)
+            self.directory.forget_after(0)  # of one that ended before its first checkpoint
+            with progress("filling the tables"):
+                self.trainer.begin()
+        else:
+            self._take_up(state, resume)
+        self.begin = time.perf_counter() - self.before
+
+    @property
+    def seconds(self) -> float:
+        """That it has taken, with those before it was stopped."""
+        return time.perf_counter() - self.begin
+
+    def _take_up(self, state: dict[str, Any], path: Path) -> None:
+        try:
+            saved = self._restore(state["trainer"], path)
+        except BaseException:
+            self.trainer.close()  # nobody else could open its tables on disk
+            raise
+        self.first, self.best, self.before = state["epoch"] + 1, state["best"], state["seconds"]
+        # Checkpoints before figures: who is killed in between goes on from here again, and not from one without figures.
+        gone = remove_after(self.directory.checkpoints, state["epoch"])
+        self.directory.forget_after(state["epoch"])
+        if gone:
+            notice(f"later epochs are computed again: {', '.join(gone)} removed from {self.directory.checkpoints}")
+        there = f"going on after epoch {state['epoch']}, step {self.trainer.step}, from {path}"
+        if not self.trainer.store.tables:
+            notice(there)
+        elif saved:
+            notice(f"{there}; history tables as they were saved")
+        else:
+            notice(
+                f"{there}; no history tables were saved with it: they are filled by an exact pass, and the run goes on "
+                "a little differently than it would have (--save-history keeps them)"
+            )
+            self.trainer.begin()
+            self._keep_best()
+
+    def _restore(self, state: dict[str, Any], path: Path) -> bool:
+        """All that training changes, as it was; whether tables were. Nothing in the folder is changed."""
+        try:
+            self.trainer.load(state)
+        except (RuntimeError, ValueError, KeyError) as error:
+            reason = " ".join(str(error).split())
+            raise Unusable(
+                f"{path} does not fit the model of this run, which must be the one it was written with: {reason}"
+            ) from None
+        return bool(self.trainer.store.tables) and read_tables(path, self.trainer.store, self.trainer.step)
+
+    def _keep_best(self) -> None:
+        """best.pt may be of an epoch that is undone and does not come again just so: it stays the best, or what is reported
+        as that would be without weights."""
+        with suppress(Unusable):
+            kept = read(self.directory.checkpoints / "best.pt", self.config, self.trainer.loaded.fingerprint)[0]["best"]
+            if not self.best or kept["val"] > self.best["val"]:
+                self.best = kept
+
+    def run(self) -> dict[str, Any]:
+        """Train to the last epoch. Returns the summary."""
+        config, trainer = self.config, self.trainer
+        try:
+            with progress(f"seed {config.seed}") as shown:
+                display = Display(config, shown)
+                display.last = dict(self.best)
+                for epoch in range(self.first, config.epochs + 1):
+                    with profiled(self.directory.path / "trace.json", config.profile and epoch == self.first):
+                        record = trainer.epoch(epoch, partial(display.batch, epoch))
+                    if self._due(epoch, config.eval_every) or self._due(epoch, config.error_every):
+                        shown.say(f"evaluating after epoch {epoch}")
+                        self._evaluate(record, epoch)
+                    record["seconds"] = self.seconds
+                    record["time"] = dict(trainer.clock.seconds)
+                    record["memory"] = peak_memory(trainer.device)
+                    self.directory.append(record)
+                    if self._due(epoch, config.checkpoint_every):
+                        self._checkpoint(epoch_path(self.directory.checkpoints, epoch), record, tables=config.save_history)
+                        remove_old(self.directory.checkpoints)
+                    display.epoch(record, self.best)
+            return self._finish()
+        finally:
+            self.directory.close()
+            trainer.close()
+
+    def _due(self, epoch: int, every: int) -> bool:
+        return every > 0 and (epoch % every == 0 or epoch == self.config.epochs)
+
+    def _evaluate(self, record: dict[str, Any], epoch: int) -> None:
+        found = self.trainer.evaluate(error=self._due(epoch, self.config.error_every))
+        record |= found
+        if not self.best or found["val"] > self.best["val"]:
+            self.best = {"epoch": epoch, **{part: found[part] for part in PARTS if part in found}}
+            self._checkpoint(self.directory.checkpoints / "best.pt", record, tables=False)
+        record |= {"best_val": self.best["val"]} | ({"best_test": self.best["test"]} if "test" in self.best else {})
+
+    def _checkpoint(self, path: Path, record: dict[str, Any], *, tables: bool) -> None:
+        # Tables first: a checkpoint that is there has its tables, whenever the process ends.
+        if tables and self.trainer.store.tables:
+            write_tables(path, self.trainer.store, self.trainer.step)
+        state = {
+            "trainer": self.trainer.state(), "epoch": record["epoch"], "best": self.best, "seconds": self.seconds,
+        }  # fmt: skip
+        write(path, state, self.config, self.trainer.loaded.fingerprint)
+
+    def _finish(self) -> dict[str, Any]:
+        parameters = sum(p.numel() for p in self.trainer.model.parameters())
+        summary = {
+            "best_val": self.best.get("val"), "best_test": self.best.get("test"), "best_epoch": self.best.get("epoch"),
+            "metric": "micro-F1" if self.trainer.loaded.graph.multilabel else "accuracy",
+            "seconds": self.seconds, "parameters": parameters, "seed": self.config.seed,
+            "memory": peak_memory(self.trainer.device), "machine": processor(), "command": self.command,
+            "versions": {"rest_triton": __version__, "torch": torch.__version__, "python": platform.python_version()},
+            "epochs": self.config.epochs, "finished": True,
+        }  # fmt: skip
+        self.directory.write_summary(summary)
+        write_report(self.directory.path)
+        return summary
+
+
+def train(
+    config: Config, *, model: type[Module] | None = None, resume: Path | None = None, command: str = "",
+    began: Callable[[Path], None] = lambda path: None,
+) -> list[dict[str, Any]]:  # fmt: skip
+    """Do what a configuration asks for, on the terminal and in a folder. Returns the summary of every run.
+
+    Args:
+        model: a class of one's own, instead of the configuration's ``model``. It is built with in_channels, out_channels and
+            those settings that its constructor names.
+        resume: a run's folder, or one of its checkpoints. began: is told the folder as soon as there is one.
+
+    Example::
+
+        train(Config(dataset="synthetic:arxiv@0.1", method="gas+rest", epochs=10))
+    """
+    config = config.changed(device=device_of(config.device))
+    checked = resume if resume is not None and resume.suffix == ".pt" else None
+    if resume is None and config.run_dir:
+        check_free(config.run_dir)
+    if model is None:
+        sizes = sizes_of(config.dataset, config.root)
+        refuse_without(config.dataset, features=sizes.features > 0, labels=sizes.classes > 0)
+        made = refuse_if_too_large(sizes, config, limits_here(config, config.root))
+        print(f"memory, as planned: {', '.join(f'{readable(need)} of {tier}' for tier, need in made.totals.items())}")
+    loaded = load_for(config, getattr(model, "normalise", "gcn"))
+    print(loaded.about)
+    path = new_folder(config) if resume is None else resume if checked is None else checked.parent.parent
+    began(path)
+    print(f"results in {path}", flush=True)
+    summaries, folders = [], []
+    for seed in range(config.seed, config.seed + config.runs):
+        folder = path if config.runs == 1 else path / f"seed-{seed}"
+        folders.append(folder)
+        done = RunDirectory(folder).summary()
+        if resume is not None and checked is None and done is not None and done["epochs"] >= config.epochs:
+            notice(f"{folder} is finished: it is not repeated")
+            summaries.append(done)
+            continue
+        start = checked if checked is not None else _last(folder) if resume is not None else None
+        if resume is not None and start is None:
+            notice(f"{folder} has no checkpoint yet: it begins anew")
+        with claimed(folder):
+            run = Run(config.changed(seed=seed, runs=1), loaded, folder, model, start, command)
+            if model is None:
+                RunDirectory(path).write_text("plan.txt", f"{made}\n")
+            if config.runs > 1:
+                RunDirectory(path).write_config(config)  # it can be resumed from here on
+            summaries.append(run.run())
+        _say(summaries[-1], seed)
+    if config.runs > 1:
+        _say_all(summaries)
+        write_summary(path, folders)
+    print(f"report: {path / 'report.html'}")
+    return summaries
+
+
+def _last(folder: Path) -> Path | None:
+    found = epochs(folder / "checkpoints")
+    return found[-1] if found else None
+
+
+def _say(summary: dict[str, Any], seed: int) -> None:
+    if summary["best_val"] is None:
+        return
+    test = "" if summary["best_test"] is None else f", test {100 * summary['best_test']:.2f} % at the same epoch"
+    print(
+        f"seed {seed}: best validation {100 * summary['best_val']:.2f} % after epoch {summary['best_epoch']}{test}; "
+        f"{summary['seconds']:.1f} s, {readable(summary['memory'])}",
+        flush=True,
+    )
+
+
+def _say_all(summaries: list[dict[str, Any]]) -> None:
+    """Mean and unbiased standard deviation, as OGB asks for."""
+    for name, key in (("validation", "best_val"), ("test", "best_test")):
+        values = [100 * s[key] for s in summaries if s.get(key) is not None]
+        if values:
+            spread = statistics.stdev(values) if len(values) > 1 else 0.0
+            print(f"{name}: {statistics.mean(values):.2f} ± {spread:.2f} % over {len(values)} seeds")

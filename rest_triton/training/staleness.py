@@ -1,0 +1,167 @@
+"""How far histories, and what is computed with them, are from the truth: rows, results and gradients.
+
+Everything here compares at one moment, with one set of weights, in eval mode: no dropout, running statistics. Nothing is
+written: neither tables nor statistics change.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..history.history import HistoryStore
+from ..history.streams import COMPUTE
+from ..methods.engine import Engine
+from ..ops import history_spmm
+from ..ops.memory import new_rows
+from ..sampling.batch import Batch
+
+PIECE = 1 << 15  # rows that are compared at a time
+LossFor = Callable[[Batch], Callable[[Tensor], Tensor | None]]
+
+
+@contextmanager
+def exact_engine(engine: Engine) -> Iterator[tuple[Engine, Tensor]]:
+    """(an engine whose tables hold exact activations, the exact result [N, C]), by one exact pass over a second set of
+    float32 tables in the same place, which are gone when the block ends."""
+    store, options, folder = engine.store, dict[str, Any](), None
+    if store.files is not None:
+        folder = TemporaryDirectory(prefix="exact-", dir=store.files.folder, ignore_cleanup_errors=True)
+        options = dict(folder=Path(folder.name), budget=store.files.budget)
+    other = store.like(store.widths, torch.float32, **options)
+    try:
+        fresh = Engine(replace(engine.scene, store=other), engine.model, amp=engine.amp)
+        yield fresh, fresh.exact(record_at=0)
+    finally:
+        other.close()
+        if folder is not None:
+            folder.cleanup()
+
+
+@torch.no_grad()
+def predictions(engine: Engine, batches: Sequence[Batch], step: int) -> Tensor:
+    """[N, C]: results computed with histories. batches: every node in exactly one of them."""
+    out: Tensor | None = None
+    for batch in batches:
+        found = engine.predict(batch, step)
+        if out is None:
+            out = new_rows(engine.store.num_nodes, found.shape[1], found.dtype, found.device)
+        out[batch.rows] = found
+    assert out is not None
+    return out
+
+
+@torch.no_grad()
+def mean_distance(ours: Tensor, exact: Tensor) -> tuple[float, float]:
+    """(mean over rows of ``‖ours - exact‖``, mean over rows of ``‖exact‖``). Both [N, D], of any dtype.
+
+    The approximation error is the first of the two, of :func:`predictions` and :meth:`Engine.exact`.
+    """
+    distance = norm = 0.0
+    for a, b in zip(ours.split(PIECE), exact.split(PIECE), strict=True):
+        truth = b.float()
+        distance += float((a.to(truth.device).float() - truth).norm(dim=1).double().sum())
+        norm += float(truth.norm(dim=1).double().sum())
+    count = max(1, exact.shape[0])
+    return distance / count, norm / count
+
+
+def table_staleness(store: HistoryStore, exact: HistoryStore) -> tuple[list[float], list[float]]:
+    """For each table the mean over nodes of ``‖row - exact activation‖``, and the same as a share of the mean norm of exact
+    activations. exact: by :func:`exact_engine`."""
+    store.lanes.finish()
+    both = [mean_distance(a.rows, b.rows) for a, b in zip(store.tables, exact.tables, strict=True)]
+    return [distance for distance, _ in both], [distance / norm if norm > 0 else 0.0 for distance, norm in both]
+
+
+@dataclass(frozen=True)
+class GradientError:
+    """One batch's gradient for all weights, computed with histories, against the exact one.
+
+    The gradient that histories give is off for two reasons. Rows are stale; and gradients do not flow into the weights by
+    way of nodes outside of the batch, which is so with fresh rows, too. With ``g(stale)``, ``g(fresh)`` and ``g(exact)`` of
+    the same nodes' loss:
+
+    Args:
+        norm: ``‖g(exact)‖``, over the whole graph. error: ``‖g(stale) - g(exact)‖``.
+        stale: ``‖g(stale) - g(fresh)‖``: zero with fresh rows. cut: ``‖g(fresh) - g(exact)‖``: whatever the rows are.
+        output: ``‖h̃ - h‖``, of the results of all rows of the batch as one vector.
+        aggregate: for each table ``‖Â (h̄ - h)‖`` over the rows of the batch, with neighbours outside of it alone.
+        farthest, mean: for each table the largest and the mean ``‖h̄_u - h_u‖`` over the batch's halo.
+    """
+
+    norm: float
+    error: float
+    stale: float
+    cut: float
+    output: float
+    aggregate: list[float]
+    farthest: list[float]
+    mean: list[float]
+
+    @property
+    def relative(self) -> float:
+        return self.error / self.norm if self.norm > 0 else 0.0
+
+
+def gradient_errors(
+    engine: Engine, batches: Sequence[Batch], loss_for: LossFor, step: int
+) -> Iterator[tuple[Batch, GradientError]]:
+    """Of every batch that has a training node. Besides the tables it holds their exact counterparts and, for a moment, a
+    difference as large as one of them; each batch takes a forward and backward over the whole graph.
+
+    Args:
+        loss_for: makes the loss of a batch's logits, None if it has no training node.
+
+    Example::
+
+        for batch, found in gradient_errors(engine, method.cover(), partial(loss_for, graph, device=device), step):
+            print(found.stale / found.norm)
+    """
+    scene, store = engine.scene, engine.store
+    if store.files is not None:
+        raise ValueError("history is disk; gradients are compared with tables in memory: give --history device")
+    full = Engine(replace(scene, store=store.like([], torch.float32), exact_input=False), engine.model)
+    everyone = Batch(store.num_nodes, ranges=((0, store.num_nodes),), device=scene.x.device)
+    with exact_engine(engine) as (fresh, exact):
+        for batch in batches:
+            loss_of = loss_for(batch)
+            stale = engine.gradients(batch, step, loss_of)
+            if stale is None:
+                continue
+            same_rows = fresh.gradients(batch, step, loss_of)
+
+            def of_batch(logits: Tensor, batch: Batch = batch, loss_of: Any = loss_of) -> Tensor | None:
+                return loss_of(batch.take(logits))
+
+            truth = full.gradients(everyone, step, of_batch)
+            assert same_rows is not None and truth is not None
+            aggregate, farthest, mean = _outside(engine, fresh.store, batch)
+            yield batch, GradientError(
+                norm=float(truth[0].norm()), error=float((stale[0] - truth[0]).norm()),
+                stale=float((stale[0] - same_rows[0]).norm()), cut=float((same_rows[0] - truth[0]).norm()),
+                output=float((stale[1] - batch.take(exact).to(stale[1].device)).norm()),
+                aggregate=aggregate, farthest=farthest, mean=mean,
+            )  # fmt: skip
+
+
+@torch.no_grad()
+def _outside(engine: Engine, exact: HistoryStore, batch: Batch) -> tuple[list[float], list[float], list[float]]:
+    """``aggregate``, ``farthest`` and ``mean`` of :class:`GradientError`."""
+    adj = engine.scene.adj
+    halo = batch.halo(adj)
+    aggregate, farthest, mean = [], [], []
+    for ours, theirs in zip(engine.store.tables, exact.tables, strict=True):
+        difference = (ours.rows.float() - theirs.rows).to(engine.scene.x.device)
+        nothing = difference.new_zeros(len(batch), difference.shape[1])
+        with engine.maps[COMPUTE].enter(batch) as position:
+            aggregate.append(float(history_spmm(adj, batch.rows, position, nothing, difference).norm()))
+        norms = difference[halo].norm(dim=1)
+        farthest.append(float(norms.max()) if norms.numel() else 0.0)
+        mean.append(float(norms.mean()) if norms.numel() else 0.0)
+    return aggregate, farthest, mean

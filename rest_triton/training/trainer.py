@@ -1,0 +1,217 @@
+"""One model in training: steps, epochs, evaluation, and all of its state."""
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+
+from ..config import Config
+from ..data.clusters import Loaded
+from ..history.age import mean_age
+from ..history.history import HistoryStore
+from ..kernels._hash import mix64
+from ..methods import method_for
+from ..methods.engine import Engine
+from ..methods.rest import Rest, schedule_for
+from ..nn import build, model_named, parameter_groups
+from ..nn.scene import Scene
+from ..sampling.batch import Batch
+from .diagnosis import NotFinite, diagnose
+from .metrics import loss_for, scores
+from .rehearsal import DTYPES
+from .staleness import exact_engine, mean_distance, predictions, table_staleness
+
+PHASES = ("data", "refresh", "train", "evaluation")
+
+
+class Clock:
+    """Seconds by phase. On a GPU they are the host's: work that was submitted in one phase may run in the next."""
+
+    def __init__(self) -> None:
+        self.seconds = dict.fromkeys(PHASES, 0.0)
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        begin = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[name] += time.perf_counter() - begin
+
+
+class Trainer:
+    """A model, its optimizer, its tables and its batches, from a configuration and a seed.
+
+    Args:
+        config: its device is ``cpu`` or ``cuda``. loaded: the data, by :func:`load_for`.
+        model: a class whose constructor takes in_channels, out_channels and settings by name; default: the configuration's.
+        folder: for tables on disk.
+
+    Example::
+
+        trainer = Trainer(config, load_for(config))
+        trainer.begin()
+        for epoch in range(1, 11):
+            print(trainer.epoch(epoch), trainer.evaluate())
+    """
+
+    def __init__(
+        self, config: Config, loaded: Loaded, model: type[Module] | None = None, folder: Path | None = None
+    ) -> None:
+        self.config, self.loaded, self.device = config, loaded, torch.device(config.device)
+        graph = loaded.graph
+        assert graph.num_classes is not None
+        torch.manual_seed(config.seed)  # of the weights; nothing else draws from torch's generator
+        kind = model_named(config.model) if model is None else model
+        self.model = build(kind, loaded.x.shape[1], graph.num_classes, config).to(self.device)
+        self.method = method_for(config, loaded.ptr, config.device)
+        self.schedule = schedule_for(config, loaded.ptr, config.device)
+        place: dict[str, Any] = dict(place=config.history, fingerprint=loaded.fingerprint)
+        if config.history == "disk":
+            place |= dict(folder=folder or Path("history"))
+        widths = self.method.widths(self.model)
+        self.store = HistoryStore(
+            graph.num_nodes, widths, dtype=DTYPES[config.dtype], device=self.device, **(place if widths else {})
+        )
+        scene = Scene(
+            loaded.adj, loaded.x, self.store, edge_dropout=config.edge_dropout, seed=mix64(config.seed) >> 1,
+            exact_input=config.input == "exact" and config.base != "full",
+        )  # fmt: skip
+        self.engine = Engine(scene, self.model, amp=config.amp)
+        self.optimizer = self._optimizer()
+        self.step = 0  # updates of the weights
+        self.clock = Clock()
+
+    def _optimizer(self) -> torch.optim.Optimizer:
+        c = self.config
+        both = zip(parameter_groups(self.model), (c.reg_weight_decay, c.nonreg_weight_decay), strict=True)
+        groups = [dict(params=parameters, weight_decay=decay) for parameters, decay in both if parameters]
+        return torch.optim.Adam(groups, lr=c.lr, fused=True)
+
+    def begin(self) -> None:
+        """Fill the tables by one exact pass."""
+        with self.clock.phase("evaluation"):
+            self.engine.fill(self.step)
+        self.schedule.filled(self.step)
+
+    def epoch(self, number: int, show: Callable[[int, int, float | None], None] | None = None) -> dict[str, Any]:
+        """Train on all batches of epoch ``number``. Returns the mean loss and the mean age of rows over its steps; what each
+        phase took is in ``clock``. show: is told of every batch: which, of how many, the last loss.
+
+        NotFinite if a loss is NaN or infinite; the weights are then those that gave it.
+        """
+        self.clock, before, refreshed = Clock(), self.step, self.schedule.refreshes
+        losses: list[Tensor] = []
+        ages: list[Tensor | float] = []
+        batches = self.method.batches(number)
+        self.model.train()
+        for first in range(0, len(batches), self.config.accumulate):
+            some = batches[first : first + self.config.accumulate]
+            found = self._update(some, first, len(batches), show)
+            losses += found
+            if self.store.tables:
+                ages.append(self._age())
+        mean = float(torch.stack(losses).mean()) if losses else math.nan
+        if losses and not math.isfinite(mean):  # on a GPU nobody looked before
+            raise NotFinite(self.step, "the losses of this epoch")
+        record: dict[str, Any] = {"epoch": number, "step": self.step, "steps": self.step - before, "loss": mean}
+        if ages:
+            record["age"] = sum(map(float, ages)) / len(ages)
+        if isinstance(self.schedule, Rest):
+            record["frequency"] = (self.schedule.refreshes - refreshed) / max(1, len(batches))
+        return record
+
+    def _age(self) -> Tensor | float:
+        """The mean age of the first table's rows now; on a GPU as a tensor that nobody waits for."""
+        if self.device.type == "cpu":
+            return mean_age(self.store.stamp(0), self.step)
+        stamp = self.store.stamp(0)
+        return self.step - stamp.sum(dtype=torch.int64) / max(1, stamp.numel())
+
+    def _update(
+        self, batches: list[Batch], first: int, count: int, show: Callable[[int, int, float | None], None] | None
+    ) -> list[Tensor]:
+        """One update of the weights, by the gradients of one or more batches."""
+        step, losses = self.step + 1, []
+        self.optimizer.zero_grad()
+        for index, batch in enumerate(batches):
+            with self.clock.phase("data"):
+                loss_of = loss_for(self.loaded.graph, batch, self.device)
+                share = 1 / len(batches)
+            with self.clock.phase("refresh"):
+                batch, staged = self.schedule.before(self.engine, batch, step)
+            with self.clock.phase("train"):
+
+                def weighed(logits: Tensor, loss_of: Any = loss_of, share: float = share) -> Tensor | None:
+                    loss = loss_of(logits)
+                    return loss if loss is None or share == 1.0 else loss * share
+
+                loss = self.method.train(self.engine, batch, step, weighed, staged)
+                if loss is not None:
+                    losses.append(loss if share == 1.0 else loss / share)
+                    if self.device.type == "cpu" and not math.isfinite(float(losses[-1])):
+                        raise diagnose(self.engine, batch, step, loss_of)
+            if show is not None:
+                last = float(losses[-1]) if losses and self.device.type == "cpu" else None
+                show(first + index + 1, count, last)
+        if losses:
+            with self.clock.phase("train"):
+                self.engine.update(self.optimizer, self.config.clip)
+        self.step = step
+        return losses
+
+    def evaluate(self, *, error: bool = False) -> dict[str, Any]:
+        """Scores of all parts of the split by exact inference.
+
+        With ``error`` also how far histories are from the truth now: ``error`` of results made with them, and their scores
+        ``stale_train``, …; ``staleness`` of each table, and ``staleness_relative`` (:mod:`rest_triton.training.staleness`).
+        """
+        writes = self.config.eval_updates_history and bool(self.store.tables)
+        with self.clock.phase("evaluation"):
+            if error and self.store.tables:
+                found, written = self._compare(), False
+            else:
+                # One pass does both, unless the tables would round what it reads.
+                written = writes and self.config.dtype == "float32"
+                found = dict(scores(self.engine.exact(record_at=self.step if written else None), self.loaded.graph))
+            if writes and not written:
+                self.engine.fill(self.step)
+        if writes:
+            self.schedule.filled(self.step)
+        return found
+
+    def _compare(self) -> dict[str, Any]:
+        graph = self.loaded.graph
+        with exact_engine(self.engine) as (fresh, exact):
+            stale = predictions(self.engine, self.method.cover(), self.step)
+            rows, relative = table_staleness(self.store, fresh.store)
+        found: dict[str, Any] = dict(scores(exact, graph))
+        found["error"] = mean_distance(stale, exact)[0]
+        found |= {f"stale_{part}": value for part, value in scores(stale, graph).items()}
+        return found | {"staleness": rows, "staleness_relative": relative}
+
+    def state(self) -> dict[str, Any]:
+        """All that a checkpoint holds but the tables."""
+        return {
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "schedule": self.schedule.state(),
+            "step": self.step,
+            "generator": torch.random.get_rng_state(),
+        }
+
+    def load(self, state: dict[str, Any]) -> None:
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.schedule.load(state["schedule"])
+        self.step = state["step"]
+        torch.random.set_rng_state(state["generator"])
+
+    def close(self) -> None:
+        self.store.close()

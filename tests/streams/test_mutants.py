@@ -1,0 +1,83 @@
+"""Each dependency that Lanes takes care of is needed, and the checker notices if it is not there."""
+
+import rest_triton.history.streams
+from tests.streams.ordering import check
+
+from .mutants import installed, mutants
+from .programs import Everything, recorded
+
+
+def test_no_dependency_can_be_left_out() -> None:
+    seen = []
+    for what, mutant in mutants(rest_triton.history.streams, ["Lanes"]):
+        with installed(rest_triton.history.streams, mutant):
+            assert check(recorded(Everything()).log) != [], what
+        seen.append(what.split(" without ")[1])
+    assert sorted(seen) == [
+        "reads=reads",
+        "self._keep(tensor)",
+        "self._remember(self._mark(), reads, writes)",
+        "self._wait(event)",
+        "self._wait(guard.written)",
+        "self._wait(guard.written)",
+        "self._wait(handed)",
+        "self._wait_for(lane, reads, writes)",
+        "writes=writes",
+    ]
+    assert check(recorded(Everything()).log) == []  # the module is as it was
+
+
+def test_what_is_left_out_of_a_call(tmp_path, monkeypatch) -> None:
+    """Elements of lists one by one, other values whole; in the classes that were asked for; functions wrapped in any way."""
+    (tmp_path / "made_up.py").write_text(
+        "from contextlib import contextmanager\n"
+        "def top(lanes, a, b):\n"
+        "    return lanes.submit('io', lambda: 1, reads=[a, b], takes=a)\n"
+        "class Store:\n"
+        "    @staticmethod\n"
+        "    def still(lanes, a):\n"
+        "        return lanes.later(None, writes=(a,))\n"
+        "    @property\n"
+        "    def owned(self):\n"
+        "        return self.lanes.submit('io', None, writes=[self])\n"
+        "    @contextmanager\n"
+        "    def inside(self, lanes):\n"
+        "        yield lanes.submit('io', None, reads=[self])\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    import made_up
+
+    class Said:
+        def submit(self, *args: object, **dependencies: object) -> dict[str, object]:
+            return dependencies
+
+        def later(self, *args: object, **dependencies: object) -> dict[str, object]:
+            return dependencies
+
+    said = Said()
+
+    def calls() -> list[object]:
+        store = made_up.Store()
+        store.lanes = said
+        with store.inside(said) as inside:
+            return [
+                made_up.top(said, 1, 2), store.still(said, 3), store.owned != {"writes": []}, inside != {"reads": []},
+            ]  # fmt: skip
+
+    whole = calls()
+    assert whole == [{"reads": [1, 2], "takes": 1}, {"writes": (3,)}, True, True]
+    results = []
+    for _, mutant in mutants(made_up):
+        with installed(made_up, mutant):
+            results.append([(n, now) for n, (now, then) in enumerate(zip(calls(), whole, strict=True)) if now != then])
+        assert calls() == whole
+    assert results == [
+        [(0, {"reads": [2], "takes": 1})],
+        [(0, {"reads": [1], "takes": 1})],
+        [(0, {"reads": [1, 2]})],
+        [(1, {"writes": ()})],
+        [(2, False)],
+        [(3, False)],
+    ]
+    assert next(mutants(made_up, ["top"]))[0] == "line 3 without a in reads"
+    assert len(list(mutants(made_up, ["Store"]))) == 3
