@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV ?= .venv
 ARGS ?=
 # What `make train` shows: a minute on two cores.
-demo := --dataset synthetic:arxiv@0.5 --method gas+rest --per-batch 5 --epochs 12 --eval-every 2 --error-every 4
+demo := --dataset synthetic:arxiv@0.5 --method gas+rest --batch-size 5 --epochs 12 --eval-every 2 --error-every 4
 
 bin := $(VENV)/bin
 made := $(VENV)/.made-by-make

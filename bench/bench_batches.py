@@ -10,7 +10,7 @@ from torch import Tensor
 from rest_triton.data.datasets import load
 from rest_triton.data.partition import partition
 from rest_triton.ops import Adjacency, history_spmm
-from rest_triton.sampling.batch import Batch, ClusterBatches, PositionMaps
+from rest_triton.sampling.batch import Batch, ClusterLoader, PositionMaps
 
 from .measure import ROUNDS, Report, best
 
@@ -35,7 +35,7 @@ def bench_forming_a_batch(benchmark: pytest.FixtureRequest, tiny: bool, report: 
     graph = load(name, root)
     clusters = partition(graph, 40, method="stream", root=root)
     adj = clusters.apply(graph).adjacency("gcn")
-    batches, maps = ClusterBatches(clusters.ptr, 5), PositionMaps(graph.num_nodes)
+    batches, maps = ClusterLoader(clusters.ptr, 5), PositionMaps(graph.num_nodes)
     chosen = batches.epoch(0)[0].clusters
     x_width = 128
     batch = batches.batch(chosen)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rest_triton.data.clusters import load_for
+from rest_triton.data.clusters import load_data
 from rest_triton.training.trainer import Trainer
 
 from .measure import Report, timed
@@ -33,14 +33,14 @@ def where(request: pytest.FixtureRequest, tiny: bool, tmp_path: Path) -> tuple[s
     return dataset, "data", Path(dataset).stem
 
 
-@pytest.mark.parametrize("per_batch", [40, 5])
+@pytest.mark.parametrize("batch_size", [40, 5])
 @pytest.mark.parametrize("model", ["gcn", "appnp", "gcnii"])
 def bench_epoch(
-    benchmark: Any, request: pytest.FixtureRequest, tiny: bool, report: Report, tmp_path: Path, model: str, per_batch: int
+    benchmark: Any, request: pytest.FixtureRequest, tiny: bool, report: Report, tmp_path: Path, model: str, batch_size: int
 ) -> None:
     dataset, root, name = where(request, tiny, tmp_path)
-    config = settings(model, dataset, root, tiny, per_batch=per_batch)
-    loaded = load_for(config)
+    config = settings(model, dataset, root, tiny, batch_size=batch_size)
+    loaded = load_data(config)
     methods = dict(METHODS) | ({"full batch, ours": dict(method="full")} if model == "gcn" else {})
     if config.input == "exact":
         methods["ours, input cached"] = dict(method="gas", input="cached")
@@ -74,14 +74,14 @@ def bench_epoch(
     benchmark.pedantic(variants["ours"], rounds=1)
 
 
-@pytest.mark.parametrize("per_batch", [40, 5])
+@pytest.mark.parametrize("batch_size", [40, 5])
 def bench_frequency(
-    benchmark: Any, request: pytest.FixtureRequest, tiny: bool, report: Report, tmp_path: Path, per_batch: int
+    benchmark: Any, request: pytest.FixtureRequest, tiny: bool, report: Report, tmp_path: Path, batch_size: int
 ) -> None:
     """What each refresh before a step adds to an epoch of GCN; F = 0 is GAS."""
     dataset, root, name = where(request, tiny, tmp_path)
-    config = settings("gcn", dataset, root, tiny, per_batch=per_batch)
-    loaded = load_for(config)
+    config = settings("gcn", dataset, root, tiny, batch_size=batch_size)
+    loaded = load_data(config)
     asked = {f: dict(method="gas") if f == 0 else dict(method="gas+rest", frequency=f) for f in FREQUENCIES}
     variants = {str(f): epochs(Trainer(config.changed(**changes), loaded)) for f, changes in asked.items()}
     times = timed(variants, 1 if tiny else 5)

@@ -26,7 +26,7 @@ from .one_epoch import measure
 from .results import Record
 
 BASE: dict[str, Any] = dict(
-    device="cpu", parts=40, per_batch=5, num_layers=3, hidden_channels=256, dropout=0.5, partition="stream"
+    device="cpu", num_parts=40, batch_size=5, num_layers=3, hidden_channels=256, dropout=0.5, partition="stream"
 )
 SIZES = {"1/64": "synthetic:products@0.015625", "1/16": "synthetic:products@0.0625", "1/4": "synthetic:products@0.25",
          "1": "synthetic:products"}  # fmt: skip
@@ -35,7 +35,7 @@ FULL = 18 << 30  # bytes that an epoch on the whole of it takes, with some to sp
 AXES: dict[str, tuple[str, list[Any], list[Any]]] = {
     "edges": ("dataset", list(SIZES.values()), [f"synthetic:nodes={n},edges={10 * n}" for n in (800, 2000)]),
     "width": ("hidden_channels", [32, 64, 128, 256, 512], [8, 16]),
-    "clusters in a batch": ("per_batch", [1, 2, 5, 10, 20, 40], [2, 5]),
+    "clusters in a batch": ("batch_size", [1, 2, 5, 10, 20, 40], [2, 5]),
     "layers": ("num_layers", [2, 3, 4, 6, 8], [2, 3]),
 }
 

@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from rest_triton.history.history import HistoryStore
+from rest_triton.history.history import History
 from rest_triton.ops import gather_rows
 from rest_triton.ops.memory import new_rows
-from rest_triton.sampling.batch import ClusterBatches, node_batch
+from rest_triton.sampling.batch import ClusterLoader, node_batch
 
 from .measure import ROUNDS, Report, best
 
 
-class Far(HistoryStore):
+class Far(History):
     """Tables that are staged, as beside a GPU or on disk."""
 
     direct = False
@@ -34,7 +34,7 @@ def bench_record_and_stage(
     nodes, clusters = (2_000, 40) if tiny else (2_449_029, 40)
     ptr = torch.linspace(0, nodes, clusters + 1).long()
     store = Far(nodes, [width], dtype=dtype)
-    ranges = ClusterBatches(ptr, 5, seed=0).epoch(0)[0]
+    ranges = ClusterLoader(ptr, 5, seed=0).epoch(0)[0]
     some = torch.randperm(nodes, generator=torch.Generator().manual_seed(0))[: len(ranges)].sort().values
     scattered = node_batch(some, nodes)
     h = torch.randn(len(ranges), width)
@@ -67,8 +67,8 @@ def bench_record_and_stage(
 def bench_disk(benchmark: pytest.FixtureRequest, tiny: bool, report: Report, tmp_path: Path) -> None:
     """The same into and out of memory-mapped files that the page cache holds; the thread that writes is waited for."""
     nodes, width = (2_000, 16) if tiny else (600_000, 128)
-    store = HistoryStore(nodes, [width], place="disk", folder=tmp_path / "tables")
-    batch = ClusterBatches(torch.linspace(0, nodes, 11).long(), 5).epoch(0)[0]
+    store = History(nodes, [width], place="disk", folder=tmp_path / "tables")
+    batch = ClusterLoader(torch.linspace(0, nodes, 11).long(), 5).epoch(0)[0]
     halo = torch.randperm(nodes)[: len(batch)].sort().values
     h, target = torch.randn(len(batch), width), new_rows(len(batch), width, torch.float32, torch.device("cpu"))
 

@@ -1,4 +1,4 @@
-"""history_spmm, fresh_spmm and the gradient of edge weights: against pull, concatenate and multiply, and against only
+"""history_spmm, halo_spmm and the gradient of edge weights: against pull, concatenate and multiply, and against only
 reading the rows.
 
 Cutting the batch's matrix out of the graph and relabelling it is not timed for the alternatives: per op it is said what they
@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rest_triton.ops import fresh_spmm, history_spmm
+from rest_triton.ops import halo_spmm, history_spmm
 
 from . import moved
 from .alternatives import MOST_MESSAGES, Cut, Forward, libraries, messages, products
@@ -85,12 +85,12 @@ def bench_fresh_spmm(benchmark: Any, tiny: bool, room: Room, report: Report, cas
     def joined() -> Tensor:
         return torch.cat([x, halo_x])
 
-    ours = Variant(OURS, partial(fresh_spmm, b.adj, b.rows, cut.halo, position, x, halo_x), (x, halo_x))
+    ours = Variant(OURS, partial(halo_spmm, b.adj, b.rows, cut.halo, position, x, halo_x), (x, halo_x))
     with torch.no_grad():
         wanted = cut.product64(joined()), *cut.transposed64(grad).split([len(b.rows), len(cut.halo)])
     job = Job(
-        "fresh_spmm", name, f"fresh_spmm: {name}", [ours, *peers(cut, joined, (x, halo_x), case, room, "cat")],
-        against(*wanted), moved.fresh_spmm(b, halo_x), limits_of(b, halo_x.detach(), [b.rows, cut.halo]), grad,
+        "halo_spmm", name, f"halo_spmm: {name}", [ours, *peers(cut, joined, (x, halo_x), case, room, "cat")],
+        against(*wanted), moved.halo_spmm(b, halo_x), limits_of(b, halo_x.detach(), [b.rows, cut.halo]), grad,
         remarks=[b.describe()],
     )  # fmt: skip
     run(job, report, 1 if tiny else ROUNDS)

@@ -24,7 +24,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 @dataclass(frozen=True)
 class Source:
-    """A batch of ``per_batch`` of ``parts`` clusters of a graph.
+    """A batch of ``batch_size`` of ``num_parts`` clusters of a graph.
 
     Args:
         scale, on_gpu: how much of the published graph there is, on a CPU and on a GPU.
@@ -33,8 +33,8 @@ class Source:
 
     scale: float
     on_gpu: float
-    parts: int
-    per_batch: int
+    num_parts: int
+    batch_size: int
     method: Method
 
 
@@ -89,11 +89,11 @@ class Room:
     def _clustered(self, case: Case) -> tuple[str, Batch]:
         source = SOURCES[case.graph]
         if self.tiny:
-            dataset, parts, per_batch = TINY, 8, 2
+            dataset, num_parts, batch_size = TINY, 8, 2
         else:
-            dataset, parts, per_batch = self._dataset(case.graph, source), source.parts, source.per_batch
-        name = f"{dataset.removeprefix('synthetic:').removesuffix(',features=1')}, {per_batch} of {parts} clusters"
-        return name, clustered(dataset, self.root, parts, per_batch, source.method, self.device)
+            dataset, num_parts, batch_size = self._dataset(case.graph, source), source.num_parts, source.batch_size
+        name = f"{dataset.removeprefix('synthetic:').removesuffix(',features=1')}, {batch_size} of {num_parts} clusters"
+        return name, clustered(dataset, self.root, num_parts, batch_size, source.method, self.device)
 
     def _dataset(self, graph: str, source: Source) -> str:
         if graph == "arxiv" and not self.graph.startswith("synthetic:"):

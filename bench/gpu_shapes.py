@@ -2,7 +2,7 @@
 
 arxiv is counted on the graph itself, by
 
-    python -m bench.gpu_shapes arxiv.npz --parts 80 --per-batch 40        any data set that rest_triton.train takes
+    python -m bench.gpu_shapes arxiv.npz --num-parts 80 --batch-size 40        any data set that rest_triton.train takes
 
 The others have the published numbers of nodes and edges and their recipes' share of
 clusters; how large a halo is, how many edges stay inside and how many rows are hubs are assumptions there.
@@ -193,20 +193,20 @@ def counted(name: str, source: str, rowptr: Tensor, col: Tensor, rows: Tensor) -
 def main(arguments: Sequence[str] | None = None) -> None:
     from rest_triton.data.datasets import load
     from rest_triton.data.partition import partition
-    from rest_triton.sampling.batch import ClusterBatches
+    from rest_triton.sampling.batch import ClusterLoader
 
     parser = argparse.ArgumentParser(
         prog="python -m bench.gpu_shapes", description="Count the shape of a graph's first batch."
     )
     parser.add_argument("dataset", help="a data set's name, or the path of an .npz")
-    parser.add_argument("--parts", type=int, required=True, help="clusters of the graph")
-    parser.add_argument("--per-batch", type=int, required=True, help="clusters of a batch")
+    parser.add_argument("--num-parts", type=int, required=True, help="clusters of the graph")
+    parser.add_argument("--batch-size", type=int, required=True, help="clusters of a batch")
     options = parser.parse_args(arguments)
     graph = load(options.dataset)
-    clusters = partition(graph, options.parts)
+    clusters = partition(graph, options.num_parts)
     graph = clusters.apply(graph)
-    batch = next(iter(ClusterBatches(clusters.ptr, options.per_batch, 0).epoch(0)))
-    source = f"{options.per_batch} of {options.parts} clusters, counted"
+    batch = next(iter(ClusterLoader(clusters.ptr, options.batch_size, 0).epoch(0)))
+    source = f"{options.batch_size} of {options.num_parts} clusters, counted"
     print(counted(options.dataset, source, graph.rowptr, graph.col, batch.rows))
 
 

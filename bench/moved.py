@@ -65,7 +65,7 @@ def history_spmm(b: Batch) -> dict[str, Moved]:
     return with_both(forward, backward)
 
 
-def fresh_spmm(b: Batch, halo_x: Tensor) -> dict[str, Moved]:
+def halo_spmm(b: Batch, halo_x: Tensor) -> dict[str, Moved]:
     """As history_spmm, and backward once more for the rows of the halo."""
     assert b.adj.reverse is not None
     forward = aggregate(b.adj, b.rows, b.position, b.x, halo_x, b.x)

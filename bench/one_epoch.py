@@ -10,14 +10,14 @@ import time
 from typing import Any
 
 from rest_triton.config import Config
-from rest_triton.data.clusters import load_for
+from rest_triton.data.clusters import load_data
 from rest_triton.training.trainer import Trainer
 from rest_triton.utils.machine import most_memory
 from rest_triton.utils.malloc import keep_freed_memory
 
 
 def measure(config: Config) -> dict[str, Any]:
-    trainer = Trainer(config, load_for(config))
+    trainer = Trainer(config, load_data(config))
     trainer.begin()
     trainer.epoch(1)
     rounds = []

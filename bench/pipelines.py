@@ -7,11 +7,11 @@ from typing import Any
 import torch
 
 from rest_triton.config import Config
-from rest_triton.data.clusters import Loaded
+from rest_triton.data.clusters import ClusterData
 from rest_triton.data.datasets import load
 from rest_triton.data.graph import Graph
 from rest_triton.data.partition import partition
-from rest_triton.sampling.batch import ClusterBatches
+from rest_triton.sampling.batch import ClusterLoader
 from rest_triton.training import trainer as trainers
 from rest_triton.training.trainer import Trainer
 
@@ -33,13 +33,13 @@ THEIRS = "PyGAS's pipeline"
 
 
 def settings(model: str, dataset: str, root: str, tiny: bool, **changes: Any) -> Config:
-    common: dict[str, Any] = dict(dataset=dataset, root=root, device="cpu", parts=PARTS, model=model)
+    common: dict[str, Any] = dict(dataset=dataset, root=root, device="cpu", num_parts=PARTS, model=model)
     return Config(**(common | dict(hidden_channels=16 if tiny else 256) | MODELS[model] | changes))
 
 
 def title(config: Config) -> str:
     width = f"{config.num_layers} x {config.hidden_channels}"
-    return f"{NAMES[config.model]} {width}, {config.per_batch} of {config.parts} clusters"
+    return f"{NAMES[config.model]} {width}, {config.batch_size} of {config.num_parts} clusters"
 
 
 def epochs(trainer: Trainer) -> Callable[[], object]:
@@ -51,7 +51,7 @@ def epochs(trainer: Trainer) -> Callable[[], object]:
 
 def permuted(config: Config) -> tuple[Graph, torch.Tensor]:
     graph = load(config.dataset, config.root)
-    clusters = partition(graph, config.parts, root=config.root)
+    clusters = partition(graph, config.num_parts, root=config.root)
     return clusters.apply(graph), clusters.ptr
 
 
@@ -64,7 +64,7 @@ def pygas(config: Config, graph: Graph, ptr: torch.Tensor, like: Trainer) -> PyG
         options["drop_input"] = False
     model = kinds[config.model](graph.num_features, config.hidden_channels, graph.num_classes, config.num_layers, **options)
     model.load_state_dict(like.model.state_dict(), strict=False)
-    made = PyGAS(graph, ptr, config.per_batch, model, lr=config.lr, seed=0)
+    made = PyGAS(graph, ptr, config.batch_size, model, lr=config.lr, seed=0)
     made.fill()
     return made
 
@@ -115,9 +115,9 @@ def overhead(trainer: Trainer, rounds: int) -> float:
     )
     assert isinstance(graph.x, torch.Tensor)
     ptr = torch.arange(0, nodes + 1, 2)
-    loaded = Loaded(graph, graph.adjacency("gcn"), graph.x, ptr, ring, graph.fingerprint, "a ring")
+    loaded = ClusterData(graph, graph.adjacency("gcn"), graph.x, ptr, ring, graph.fingerprint, "a ring")
     small = Trainer(trainer.config.changed(hidden_channels=4), loaded)
-    return best({"": epochs(small)}, rounds)[""] / len(ClusterBatches(ptr, trainer.config.per_batch))
+    return best({"": epochs(small)}, rounds)[""] / len(ClusterLoader(ptr, trainer.config.batch_size))
 
 
 def epochs_of(theirs: PyGAS) -> Callable[[], object]:

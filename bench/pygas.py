@@ -20,7 +20,7 @@ from torch.nn import Module
 
 from rest_triton.data.features import SparseRows
 from rest_triton.data.graph import Graph
-from rest_triton.sampling.batch import Batch, ClusterBatches
+from rest_triton.sampling.batch import Batch, ClusterLoader
 
 from .measure import best
 
@@ -153,7 +153,7 @@ class PyGAS:
 
     Args:
         graph: with clusters side by side (``graph.permute(partition.order)``). ptr: int64[K+1], their bounds.
-        per_batch: clusters in a batch. With 1, subgraphs are cut out here and kept, features too, as PyGAS does.
+        batch_size: clusters in a batch. With 1, subgraphs are cut out here and kept, features too, as PyGAS does.
         model: called with features, adjacency and a function that pushes and pulls; ``widths`` are those of its tables.
         lr: of Adam. seed: of the order of batches; dropout uses torch's own generator.
         product: "matmul" or "reduce"; None times both on one batch and takes the faster.
@@ -172,14 +172,14 @@ class PyGAS:
         self,
         graph: Graph,
         ptr: Tensor,
-        per_batch: int,
+        batch_size: int,
         model: Module,
         lr: float,
         seed: int = 0,
         product: str | None = None,
     ) -> None:
         warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta state")
-        self.subgraphs, self.batches = Subgraphs(graph), ClusterBatches(ptr, per_batch, seed)
+        self.subgraphs, self.batches = Subgraphs(graph), ClusterLoader(ptr, batch_size, seed)
         if self.batches.num_nodes != graph.num_nodes:
             raise ValueError(
                 f"ptr ends at {self.batches.num_nodes}, but the graph has {graph.num_nodes} nodes; "
@@ -196,7 +196,7 @@ class PyGAS:
         self._kept: dict[tuple[int, ...], Subgraph] = {}
         first = self.batches.epoch(0)
         self.product = self._faster(first[0], max(widths, default=1)) if product is None else product
-        if per_batch == 1:
+        if batch_size == 1:
             self._kept = {batch.clusters: self.subgraphs.cut(batch, self.product) for batch in first}
 
     def _faster(self, batch: Batch, width: int) -> str:

@@ -9,7 +9,7 @@ from torch import Tensor
 from rest_triton.data.datasets import load
 from rest_triton.data.partition import Method, partition
 from rest_triton.ops import Adjacency, halo
-from rest_triton.sampling.batch import ClusterBatches, PositionMaps
+from rest_triton.sampling.batch import ClusterLoader, PositionMaps
 
 DRAWN = 16_381  # rows with numbers of their own, a prime: torch draws on one thread, and a large table would take seconds
 
@@ -84,13 +84,13 @@ def uniform(rows: int, degree: int, nodes: int, width: int, in_batch: float) -> 
 
 
 @cache
-def clustered(dataset: str, root: str, parts: int, per_batch: int, method: Method, device: torch.device) -> Batch:
-    """The first batch of ``per_batch`` of ``parts`` clusters, as the first epoch of a training has it; its rows are of width
-    0. Graph and clusters are kept in ``root``, and the batch for the session: all widths and dtypes are measured on it."""
+def clustered(dataset: str, root: str, num_parts: int, batch_size: int, method: Method, device: torch.device) -> Batch:
+    """The first batch of ``batch_size`` of ``num_parts`` clusters, as the first epoch of a training has it; its rows are of
+    width 0. Graph and clusters are kept in ``root``, the batch for the session: all widths are measured on it."""
     graph = load(dataset, root)
-    clusters = partition(graph, parts, method=method, root=root)
+    clusters = partition(graph, num_parts, method=method, root=root)
     adj = clusters.apply(graph).adjacency("gcn").to(device)
-    batch = ClusterBatches(clusters.ptr, per_batch, seed=0, device=device).epoch(0)[0]
+    batch = ClusterLoader(clusters.ptr, batch_size, seed=0, device=device).epoch(0)[0]
     position = PositionMaps(graph.num_nodes, device).take()
     batch.write_positions(position)
     nothing = torch.empty(0, 0, device=device)

@@ -25,7 +25,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 PARTS = ("data", "aggregate", "dense", "activate", "history", "refresh", "optimizer", "other")
 # By the beginning of an op's name, without its namespace; the first that fits counts.
 OPS = {
-    "history_spmm": "aggregate", "fresh_spmm": "aggregate", "edge_grad": "aggregate", "_sparse_mm": "aggregate",
+    "history_spmm": "aggregate", "halo_spmm": "aggregate", "edge_grad": "aggregate", "_sparse_mm": "aggregate",
     "activate": "activate", "column_moments": "activate", "native_batch_norm": "activate", "relu": "activate",
     "threshold_backward": "activate", "native_dropout": "activate", "bernoulli": "activate",
     "gather_rows": "history", "scatter_rows": "history", "halo": "data",

@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from .utils.errors import nearest
+from .utils.errors import did_you_mean
 
 RECIPES = Path(__file__).parent / "recipes"
 KINDS: dict[type, tuple[str, str]] = {  # what people call them, and what stands for one in the list of flags
@@ -55,8 +55,8 @@ class Config:
     )
     root: str = _option("data", "folder for downloads, prepared graphs and clusters", group="data")
     split: int = _option(0, "which split, of data sets that have several", least=0, group="data")
-    parts: int = _option(40, "clusters that the graph is divided into", least=1, group="data")
-    per_batch: int = _option(5, "clusters in a batch", least=1, group="data", only=TABLES)
+    num_parts: int = _option(40, "clusters that the graph is divided into", least=1, group="data")
+    batch_size: int = _option(5, "clusters in a batch", least=1, group="data", only=TABLES)
     partition: str = _option("metis", "how the graph is divided", choices=("metis", "stream", "random"), group="data")
 
     model: str = _option("gcn", f"one of {', '.join(MODELS)}", group="model")
@@ -148,10 +148,10 @@ class Config:
             object.__setattr__(self, f.name, _checked(f, getattr(self, f.name)))
         if not self.dataset:
             raise ValueError("dataset is missing; name one with --dataset, such as --dataset products")
-        if self.per_batch > self.parts:
+        if self.batch_size > self.num_parts:
             raise ValueError(
-                f"per_batch is {self.per_batch}, and there are {self.parts} clusters; give --per-batch 1 to "
-                f"{self.parts}, or more --parts"
+                f"batch_size is {self.batch_size}, and there are {self.num_parts} clusters; give --batch-size 1 to "
+                f"{self.num_parts}, or more --num-parts"
             )
         if self.frequency == AUTO and self.rest != "rest":
             raise ValueError(
@@ -207,11 +207,11 @@ class Config:
 
     @classmethod
     def from_mapping(cls, settings: Mapping[str, Any], where: str) -> "Config":
-        """Settings by name; a name that is not known is an error, with the nearest one."""
+        """Settings by name; a name that is not known is an error, with the did_you_mean one."""
         known = [f.name for f in fields(cls)]
         for name in settings:
             if name not in known:
-                raise ValueError(f"{where}: {name!r} is not a setting: {nearest(str(name), known)}")
+                raise ValueError(f"{where}: {name!r} is not a setting: {did_you_mean(str(name), known)}")
         return cls(**({"dataset": ""} | dict(settings)))
 
     def changed(self, **settings: Any) -> "Config":
@@ -240,7 +240,7 @@ def _checked(f: "Field[Any]", value: Any) -> Any:
         other = f" or {m['word']}" if m["word"] else ""
         raise ValueError(f"{f.name} is {value!r}; it must be {KINDS[kind][0]}{other}")
     if m["choices"] and value not in m["choices"]:
-        raise ValueError(f"{f.name} is {value!r}: {nearest(str(value), m['choices'])}")
+        raise ValueError(f"{f.name} is {value!r}: {did_you_mean(str(value), m['choices'])}")
     if kind is float and not math.isfinite(value):
         raise ValueError(f"{f.name} is {value}; it must be a finite number")
     least, most = m["least"], m["most"]
@@ -255,7 +255,7 @@ def read_recipe(name: str) -> dict[str, Any]:
     if not path.is_file():
         path = Path(name)
     if not path.is_file():
-        raise ValueError(f"{name!r} is neither a recipe nor a file: {nearest(name, recipes())}")
+        raise ValueError(f"{name!r} is neither a recipe nor a file: {did_you_mean(name, recipes())}")
     try:
         settings = yaml.safe_load(path.read_text())
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -281,8 +281,8 @@ def recipe_for(dataset: str, model: str) -> str | None:
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """A flag for every setting, ``--per-batch`` for ``per_batch``. What is not given is not in the result, and what is given
-    is text: :class:`Config` knows what fits."""
+    """A flag for every setting, ``--batch-size`` for ``batch_size``. What is not given is not in the result, and what is
+    given is text: :class:`Config` knows what fits."""
     groups = {
         title: parser.add_argument_group(title) for title in dict.fromkeys(f.metadata["group"] for f in fields(Config))
     }
@@ -300,16 +300,20 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def flag(name: str) -> str:
-    """``--per-batch`` for ``per_batch``."""
+    """``--batch-size`` for ``batch_size``."""
     return f"--{name.replace('_', '-')}"
 
 
 def parse_flags(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> dict[str, Any]:
-    """What a command line asks for. A flag that is not known ends the program with the nearest one."""
+    """What a command line asks for. A flag that is not known ends the program with the did_you_mean one."""
     options, rest = parser.parse_known_args(arguments)
     if rest:
         name, known = rest[0].partition("=")[0], [o for o in parser._option_string_actions if o.startswith("--")]
-        why = f"is not a flag: {nearest(name, known)}" if name.startswith("-") else "comes after no flag; --help lists them"
+        why = (
+            f"is not a flag: {did_you_mean(name, known)}"
+            if name.startswith("-")
+            else "comes after no flag; --help lists them"
+        )
         parser.exit(2, f"{name} {why}\n")
     return vars(options)
 

@@ -87,7 +87,7 @@ class Plan:
             tables, batches = (
                 f"{s.dtype} tables, {s.history}",
                 (
-                    f"batches of {s.per_batch} of {s.parts} clusters: {rows:,} nodes, with perhaps "
+                    f"batches of {s.batch_size} of {s.num_parts} clusters: {rows:,} nodes, with perhaps "
                     f"{halo_rows(z.nodes, z.edges, rows):,} around them (that depends on the edges)"
                 ),
             )
@@ -244,9 +244,9 @@ Change = dict[str, Any]
 
 def _changes(s: Config) -> list[list[Change]]:
     """What could be changed, kind by kind, the least harmful kind first, and in each the smallest step first."""
-    halves = [s.per_batch >> i for i in range(1, s.per_batch.bit_length())]
-    smaller: list[Change] = [{"per_batch": count} for count in halves]
-    smaller += [{"parts": s.parts << i, "per_batch": 1} for i in range(1, 5)]
+    halves = [s.batch_size >> i for i in range(1, s.batch_size.bit_length())]
+    smaller: list[Change] = [{"batch_size": count} for count in halves]
+    smaller += [{"num_parts": s.num_parts << i, "batch_size": 1} for i in range(1, 5)]
     wide = s.hidden_channels
     narrower = [wide >> i for i in range(1, wide.bit_length()) if wide >> i >= LEAST_HIDDEN]
     return [

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn import Module
 
 from .config import MODELS, Config
-from .data.clusters import load_for
+from .data.clusters import load_data
 from .training.checkpoint import read
 from .training.metrics import scores
 from .training.trainer import Trainer
@@ -42,7 +42,7 @@ def predict(
             f"model is {config.model!r}, one of somebody's own; predict with its class: rest_triton.predict.main(model=…)"
         )
     config = config.changed(history="device", method="full")  # no tables of a run: inference has its own
-    loaded = load_for(config, getattr(model, "normalise", "gcn"))
+    loaded = load_data(config, getattr(model, "normalise", "gcn"))
     state, _ = read(checkpoint, None, loaded.fingerprint)
     trainer = Trainer(config, loaded, model)
     trainer.model.load_state_dict(state["trainer"]["model"])

@@ -1,6 +1,6 @@
 """Prepare a data set, and divide it into clusters, without training on it.
 
-    python -m rest_triton.prepare --dataset products --root data --parts 40
+    python -m rest_triton.prepare --dataset products --root data --num-parts 40
 
 What is stored below the root is all that training needs: it can be copied to a machine that has neither the data nor a
 network.
@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--dataset", required=True, help=f"{known}; synthetic:<shape>[@scale]; or the path of an .npz")
     parser.add_argument("--root", default="data", help="folder for downloads and prepared graphs (default: data)")
     parser.add_argument("--split", type=int, default=0, help="which split, of data sets that have several (default: 0)")
-    parser.add_argument("--parts", type=int, help="also divide it into so many clusters")
+    parser.add_argument("--num-parts", type=int, help="also divide it into so many clusters")
     parser.add_argument("--method", choices=get_args(Method), default="metis", help="how to divide it (default: metis)")
     parser.add_argument("--seed", type=int, default=0, help="of the division (default: 0)")
     options = parser.parse_args(arguments)
@@ -51,9 +51,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         graph = load(options.dataset, options.root, split=options.split)
         print(describe(graph))
         print(f"  ready after {time.perf_counter() - begin:.1f} s")
-        if options.parts is not None:
+        if options.num_parts is not None:
             begin = time.perf_counter()
-            print(partition(graph, options.parts, method=options.method, seed=options.seed, root=options.root).describe())
+            print(
+                partition(graph, options.num_parts, method=options.method, seed=options.seed, root=options.root).describe()
+            )
             print(f"  ready after {time.perf_counter() - begin:.1f} s")
     except KeyboardInterrupt:
         parser.exit(130, "\ninterrupted; what was finished is kept\n")

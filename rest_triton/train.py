@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .config import MODELS, Config, add_flags, flag, from_flags, parse_flags
-from .utils.errors import nearest
+from .utils.errors import did_you_mean
 from .utils.malloc import keep_freed_memory
 
 # Torch takes seconds to import, which a mistyped flag should not cost: what needs it is imported further down.
@@ -89,7 +89,7 @@ def main(arguments: Sequence[str] | None = None, model: "type[Module] | None" = 
         config, recipe = from_flags(flags) if resume is None else (resumed(resume, flags), None)
         if model is None and config.model not in MODELS:
             way_out = "" if resume is None else "; go on with a model of one's own by the program that began with it"
-            raise ValueError(f"model is {config.model!r}: {nearest(config.model, MODELS)}{way_out}")
+            raise ValueError(f"model is {config.model!r}: {did_you_mean(config.model, MODELS)}{way_out}")
         if print_config:
             print(config.to_yaml(), end="")
             return

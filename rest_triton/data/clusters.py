@@ -14,7 +14,7 @@ from .partition import partition
 
 
 @dataclass(frozen=True, eq=False)
-class Loaded:
+class ClusterData:
     """What all runs on a data set have in common.
 
     Args:
@@ -35,15 +35,15 @@ class Loaded:
     about: str
 
 
-def load_for(config: Config, normalise: Normalisation = "gcn") -> Loaded:
+def load_data(config: Config, normalise: Normalisation = "gcn") -> ClusterData:
     """Load the data set of a configuration, whose device is ``cpu`` or ``cuda``, and divide it into clusters.
 
     ValueError if it cannot be trained on.
     """
     graph = load(config.dataset, config.root, split=config.split)
     _refuse_untrainable(config.dataset, graph)
-    parts = min(config.parts, graph.num_nodes)
-    clusters = partition(graph, parts, method=config.partition, root=config.root)  # type: ignore[arg-type]
+    num_parts = min(config.num_parts, graph.num_nodes)
+    clusters = partition(graph, num_parts, method=config.partition, root=config.root)  # type: ignore[arg-type]
     about = f"{graph}\n{clusters.describe()}"
     # Each form of the graph is let go of as soon as there is the next.
     graph = clusters.apply(graph)
@@ -58,7 +58,7 @@ def load_for(config: Config, normalise: Normalisation = "gcn") -> Loaded:
     # The adjacency has the edges, with self-loops; a copy without them would only take room.
     nobody = torch.zeros(graph.num_nodes + 1, dtype=torch.int64), torch.empty(0, dtype=graph.col.dtype)
     graph = replace(graph, rowptr=nobody[0], col=nobody[1], x=None)
-    return Loaded(graph, adj, x, clusters.ptr, clusters.order, fingerprint, about)
+    return ClusterData(graph, adj, x, clusters.ptr, clusters.order, fingerprint, about)
 
 
 def with_named_edges(adj: Adjacency) -> Adjacency:

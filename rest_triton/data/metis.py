@@ -22,7 +22,7 @@ import pymetis
 from ..utils.machine import readable
 
 # What METIS takes at its peak, its input included, with 64-bit indices: just above the most that was seen (VmHWM of the
-# child) on random and clustered graphs with power-law degrees, of 0.5M to 8M edges, 2 to 240 per node, in 10 to 1000 parts.
+# child) on random and clustered graphs with power-law degrees, of 0.5M to 8M edges, 2 to 240 per node, in 10 to 1000 num_parts.
 # Clustered graphs take less, down to half of it. tests/test_metis_worker.py repeats one of the measurements.
 BYTES_PER_NODE, BYTES_PER_EDGE = 150, 115
 
@@ -58,7 +58,7 @@ def why_not(nodes: int, edges: int, index: np.dtype, available: int) -> str | No
     return None
 
 
-def run(rowptr: np.ndarray, col: np.ndarray, parts: int, seed: int, folder: Path | None = None) -> np.ndarray:
+def run(rowptr: np.ndarray, col: np.ndarray, num_parts: int, seed: int, folder: Path | None = None) -> np.ndarray:
     """The cluster of each node, int32[N], by METIS's k-way partitioning.
 
     Args:
@@ -76,7 +76,7 @@ def run(rowptr: np.ndarray, col: np.ndarray, parts: int, seed: int, folder: Path
             # shared one: nothing there has the name of a module.
             path = os.pathsep.join(os.path.abspath(p) for p in sys.path)
             with subprocess.Popen(
-                [sys.executable, "-m", "rest_triton.data.metis", str(parts), str(seed)],
+                [sys.executable, "-m", "rest_triton.data.metis", str(num_parts), str(seed)],
                 cwd=shared,
                 env={**os.environ, "PYTHONPATH": path},
                 stdin=subprocess.DEVNULL,

@@ -79,18 +79,18 @@ class Partition:
 
 
 def partition(
-    graph: Graph, parts: int, *, method: Method = "metis", seed: int = 0, root: Path | str | None = None
+    graph: Graph, num_parts: int, *, method: Method = "metis", seed: int = 0, root: Path | str | None = None
 ) -> Partition:
-    """Divide the nodes of a graph into ``parts`` clusters of about equal size.
+    """Divide the nodes of a graph into ``num_parts`` clusters of about equal size.
 
     Directions, self-loops and duplicates of edges do not matter for where a node goes; ``cut`` counts the edges as they are.
 
     Args:
-        parts: how many. More than there are nodes means one node each.
+        num_parts: how many. More than there are nodes means one node each.
         method: ``metis``: METIS's multilevel k-way partitioning, few edges cut. ``stream``: greedy passes over the edges, in
             the memory of a few numbers per node, clusters at most 5 % larger than the mean; it also takes over where METIS
             fails, and says so. ``random``: nothing but the sizes is looked at.
-        seed: 0 to 2^31 - 1. The same graph, parts, method and seed give the same clusters.
+        seed: 0 to 2^31 - 1. The same graph, num_parts, method and seed give the same clusters.
         root: the folder in whose ``partitions`` results are kept and looked for; None keeps nothing.
 
     Example::
@@ -98,32 +98,32 @@ def partition(
         clusters = partition(graph, 40, root="data")  # Partition(40 clusters by metis: 12.3 % of edges cut, balance 1.03)
         graph = clusters.apply(graph)
     """
-    _check(graph, parts, method, seed)
-    if parts > graph.num_nodes:
-        notice(f"{graph.name} has {graph.num_nodes:,} nodes for {parts:,} clusters: each node is a cluster of its own")
-        parts = graph.num_nodes
-    key = f"{graph.fingerprint}-{method}-{parts}-{seed}"
+    _check(graph, num_parts, method, seed)
+    if num_parts > graph.num_nodes:
+        notice(f"{graph.name} has {graph.num_nodes:,} nodes for {num_parts:,} clusters: each node is a cluster of its own")
+        num_parts = graph.num_nodes
+    key = f"{graph.fingerprint}-{method}-{num_parts}-{seed}"
     path = None
     if root is not None:
         path = Path(root, "partitions", f"{key}.npz")
         path.parent.mkdir(parents=True, exist_ok=True)  # or fail, before the work rather than after it
-        kept = _load(path, key, graph, parts)
+        kept = _load(path, key, graph, num_parts)
         if kept is not None:
             if kept.method != method:
                 notice(f"{graph.name} is divided by {kept.method}, as {method} could not do it; to try again, remove {path}")
             return kept
-    with progress(f"dividing {graph.name} into {parts:,} clusters") as shown:
-        cluster, made_by = _divide(graph, parts, method, seed, path, shown)
+    with progress(f"dividing {graph.name} into {num_parts:,} clusters") as shown:
+        cluster, made_by = _divide(graph, num_parts, method, seed, path, shown)
         shown.say("ordering")
-        made = _arrange(graph, cluster, parts, made_by)
+        made = _arrange(graph, cluster, num_parts, made_by)
     if path is not None:
         _save(path, key, made)
     return made
 
 
-def _check(graph: Graph, parts: int, method: str, seed: int) -> None:
-    if not isinstance(parts, int) or isinstance(parts, bool) or parts < 1:
-        raise ValueError(f"parts is {parts!r}; it must be a whole number of clusters, 1 or more")
+def _check(graph: Graph, num_parts: int, method: str, seed: int) -> None:
+    if not isinstance(num_parts, int) or isinstance(num_parts, bool) or num_parts < 1:
+        raise ValueError(f"num_parts is {num_parts!r}; it must be a whole number of clusters, 1 or more")
     if method not in METHODS:
         raise ValueError(f"method is {method!r}; it must be one of {', '.join(METHODS)}")
     if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < MOST_SEEDS:
@@ -132,14 +132,14 @@ def _check(graph: Graph, parts: int, method: str, seed: int) -> None:
         raise ValueError(f"{graph.name} has no nodes; there is nothing to divide into clusters")
 
 
-def _divide(graph: Graph, parts: int, method: str, seed: int, path: Path | None, shown: Progress) -> tuple[Tensor, str]:
+def _divide(graph: Graph, num_parts: int, method: str, seed: int, path: Path | None, shown: Progress) -> tuple[Tensor, str]:
     """The cluster of each node, int32[N], and the method that found it."""
-    if parts == 1:
+    if num_parts == 1:
         return torch.zeros(graph.num_nodes, dtype=torch.int32), method
-    if parts == graph.num_nodes:
-        return torch.arange(parts, dtype=torch.int32), method
+    if num_parts == graph.num_nodes:
+        return torch.arange(num_parts, dtype=torch.int32), method
     if method == "random":
-        return _random(graph.num_nodes, parts, seed), method
+        return _random(graph.num_nodes, num_parts, seed), method
     shown.say("edges both ways")
     graph = graph.symmetrise().without_self_loops()
     if method == "metis":
@@ -148,27 +148,27 @@ def _divide(graph: Graph, parts: int, method: str, seed: int, path: Path | None,
         if why is None:
             try:
                 folder = None if path is None else path.parent
-                found = metis_worker.run(graph.rowptr.numpy(), graph.col.numpy(), parts, seed, folder)
+                found = metis_worker.run(graph.rowptr.numpy(), graph.col.numpy(), num_parts, seed, folder)
                 return torch.from_numpy(found), method
             except metis_worker.MetisFailedError as error:
                 why = str(error)
         notice(f"METIS cannot divide {graph.name}: {why}. The streaming partitioner takes over")
-    return _stream(graph, parts, seed, shown), "stream"
+    return _stream(graph, num_parts, seed, shown), "stream"
 
 
-def _random(nodes: int, parts: int, seed: int) -> Tensor:
+def _random(nodes: int, num_parts: int, seed: int) -> Tensor:
     shuffled = torch.randperm(nodes, generator=torch.Generator().manual_seed(seed))
-    return (shuffled % parts).to(torch.int32)
+    return (shuffled % num_parts).to(torch.int32)
 
 
-def _stream(graph: Graph, parts: int, seed: int, shown: Progress) -> Tensor:
+def _stream(graph: Graph, num_parts: int, seed: int, shown: Progress) -> Tensor:
     """Restreaming linear deterministic greedy (Nishimura and Ugander, 2013).
 
     The first pass goes breadth first from random roots: on lattices an order without locality ends with more than twice the
     cut. Later passes go by id: with every node placed, the order matters little, and memory is read from front to back.
     """
     rowptr, col = graph.rowptr.contiguous(), graph.col.contiguous()
-    clusters = Greedy(rowptr, col, parts, capacity=-(-(100 + SLACK) * graph.num_nodes // (100 * parts)))
+    clusters = Greedy(rowptr, col, num_parts, capacity=-(-(100 + SLACK) * graph.num_nodes // (100 * num_parts)))
     roots = torch.randperm(graph.num_nodes, generator=torch.Generator().manual_seed(seed))
     shown.say("streaming")
     clusters.place(breadth_first(rowptr, col, roots))
@@ -185,15 +185,15 @@ def _stream(graph: Graph, parts: int, seed: int, shown: Progress) -> Tensor:
     return clusters.cluster
 
 
-def _arrange(graph: Graph, cluster: Tensor, parts: int, method: str) -> Partition:
+def _arrange(graph: Graph, cluster: Tensor, num_parts: int, method: str) -> Partition:
     """The partition that puts node g into ``cluster[g]``, once every cluster has a node."""
-    sizes = torch.bincount(cluster, minlength=parts)
+    sizes = torch.bincount(cluster, minlength=num_parts)
     order = _by_cluster_and_degree(graph, cluster)
     if int(sizes.min()) == 0:
         cluster, sizes = _fill_empty(cluster, sizes, order)
         order = _by_cluster_and_degree(graph, cluster)
     cut = cut_edges(graph.rowptr.contiguous(), graph.col.contiguous(), cluster) / max(1, graph.num_edges)
-    balance = int(sizes.max()) * parts / graph.num_nodes
+    balance = int(sizes.max()) * num_parts / graph.num_nodes
     ptr = torch.nn.functional.pad(sizes.cumsum(0), (1, 0))
     return Partition(ptr, order, method, cut, balance, graph.fingerprint)
 
@@ -243,7 +243,7 @@ def _save(path: Path, key: str, made: Partition) -> None:
         scratch.unlink(missing_ok=True)
 
 
-def _load(path: Path, key: str, graph: Graph, parts: int) -> Partition | None:
+def _load(path: Path, key: str, graph: Graph, num_parts: int) -> Partition | None:
     """What was kept, or None if there is nothing, or nothing that can be trusted."""
     if not path.exists():
         return None
@@ -255,7 +255,7 @@ def _load(path: Path, key: str, graph: Graph, parts: int) -> Partition | None:
             method, cut = str(file["method"]), float(file["cut"])
         check.tensor("order", order, (torch.int64,), 1)
         check.tensor("ptr", ptr, (torch.int64,), 1)
-        check.size("ptr", ptr, 0, parts + 1, "one per cluster, and the end")
+        check.size("ptr", ptr, 0, num_parts + 1, "one per cluster, and the end")
         check.row_pointers("ptr", ptr, graph.num_nodes, "nodes")
         sizes = ptr.diff()
         if int(sizes.min()) < 1 or not torch.equal(order.sort().values, torch.arange(graph.num_nodes)):
@@ -263,4 +263,4 @@ def _load(path: Path, key: str, graph: Graph, parts: int) -> Partition | None:
     except Exception as error:  # whatever a file that anything may have been done to leads to
         notice(f"{path} cannot be used, the partition is made again: {error}")
         return None
-    return Partition(ptr, order, method, cut, int(sizes.max()) * parts / graph.num_nodes, graph.fingerprint)
+    return Partition(ptr, order, method, cut, int(sizes.max()) * num_parts / graph.num_nodes, graph.fingerprint)

@@ -12,7 +12,7 @@ import torch
 from .convert import SPARSE_PIECES
 from .datasets import DATASETS, synthetic
 from .prepared import FORMAT, MANIFEST
-from ..utils.errors import nearest
+from ..utils.errors import did_you_mean
 
 UNKNOWN_CLASSES = 128  # where labels would have to be read to count them
 AS_PUBLISHED = ("mag240m",)  # features in float16, mapped where the download has them
@@ -60,7 +60,7 @@ def sizes_of(dataset: str, root: Path | str = "data") -> Sizes:
         return known
     else:
         raise ValueError(
-            f"{dataset!r} is not a data set: {nearest(dataset, DATASETS)}; or synthetic:<shape>, or the path of an .npz"
+            f"{dataset!r} is not a data set: {did_you_mean(dataset, DATASETS)}; or synthetic:<shape>, or the path of an .npz"
         )
     for slug in (dataset, f"{dataset}-split0"):  # all splits have the same sizes
         folder = Path(root, "prepared", re.sub(r"[^A-Za-z0-9.@=_-]+", "_", slug))

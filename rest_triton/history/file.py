@@ -16,13 +16,13 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from .history import HistoryStore
+    from .history import History
 
 MAGIC = b"rest_triton tables 1\n"
 PIECE = 64 << 20  # bytes
 
 
-def save(store: "HistoryStore", path: Path, step: int) -> None:
+def save(store: "History", path: Path, step: int) -> None:
     """Write all tables of a store, as of ``step``: all of the file or none of it."""
     header = json.dumps(_describe(store) | {"step": step}).encode()
     scratch = path.with_name(f"{path.name}.partial-{os.getpid()}")
@@ -40,7 +40,7 @@ def save(store: "HistoryStore", path: Path, step: int) -> None:
         scratch.unlink(missing_ok=True)
 
 
-def load(store: "HistoryStore", path: Path, step: int) -> bool:
+def load(store: "History", path: Path, step: int) -> bool:
     """Read tables that :func:`save` wrote into a store of the same shape. False, and nothing read, if of another step.
 
     The whole file is read and compared with its checksum before the first row is changed.
@@ -57,7 +57,7 @@ def load(store: "HistoryStore", path: Path, step: int) -> bool:
     return True
 
 
-def _check(store: "HistoryStore", path: Path, file: BinaryIO) -> tuple[int, int]:
+def _check(store: "History", path: Path, file: BinaryIO) -> tuple[int, int]:
     """(step, where the arrays begin), if the file is whole and of this store."""
     again = f"{path} cannot be used: {{}}; delete it, and the tables are filled again"
     size = path.stat().st_size
@@ -88,7 +88,7 @@ def _check(store: "HistoryStore", path: Path, file: BinaryIO) -> tuple[int, int]
     return step, begin
 
 
-def _describe(store: "HistoryStore") -> dict[str, Any]:
+def _describe(store: "History") -> dict[str, Any]:
     return {
         "num_nodes": store.num_nodes,
         "widths": list(store.widths),
@@ -97,7 +97,7 @@ def _describe(store: "HistoryStore") -> dict[str, Any]:
     }
 
 
-def _tensors(store: "HistoryStore") -> Iterator[Tensor]:
+def _tensors(store: "History") -> Iterator[Tensor]:
     for table in store.tables:
         yield table.stamp
         yield table.rows
@@ -107,7 +107,7 @@ def _rows_per_piece(tensor: Tensor) -> int:
     return max(1, PIECE // max(1, tensor[:1].nbytes)) if tensor.shape[0] else 1
 
 
-def _pieces(store: "HistoryStore") -> Iterator[Any]:
+def _pieces(store: "History") -> Iterator[Any]:
     for tensor in _tensors(store):
         for piece in tensor.split(_rows_per_piece(tensor)):
             if piece.numel():

@@ -16,7 +16,7 @@ from ..utils.progress import notice
 from . import file as tables_file
 from .age import NEVER, Ages, ages
 from .disk import DiskTables
-from .streams import IO, Guard, Lanes, lanes_for
+from .streams import IO, Resource, Streams, streams_for
 
 Place = Literal["device", "pinned", "disk"]
 PIECE = 64 << 20  # bytes that are fetched from disk at a time, at the most
@@ -28,18 +28,18 @@ class Table:
 
     rows: Tensor
     stamp: Tensor
-    guard: Guard
+    resource: Resource
 
 
 @dataclass(eq=False)
 class Staged:
-    """Rows on the device that is computed on, and the guard of the memory they are in."""
+    """Rows on the device that is computed on, and the resource of the memory they are in."""
 
     rows: Tensor
-    guard: Guard
+    resource: Resource
 
 
-class HistoryStore:
+class History:
     """The tables of a model.
 
     Args:
@@ -48,7 +48,7 @@ class HistoryStore:
             it computes; without a GPU this is the same as ``device``, and that is said. ``disk``: in memory-mapped files.
         dtype: of the rows: float32, bfloat16 or float16; they are converted on the way in and out.
         device: where the model computes.
-        lanes: what runs beside what; default: streams on a GPU, one after the other on a CPU.
+        streams: what runs beside what; default: streams on a GPU, one after the other on a CPU.
         folder: for ``disk``, where the files are; they stay there. fingerprint: of the graph that they are for.
         budget: for ``disk``, how many bytes of the files may be mapped at a time.
 
@@ -56,7 +56,7 @@ class HistoryStore:
 
     Example::
 
-        store = HistoryStore(graph.num_nodes, [256, 256], place="pinned", dtype=torch.bfloat16, device="cuda")
+        store = History(graph.num_nodes, [256, 256], place="pinned", dtype=torch.bfloat16, device="cuda")
         store.record(0, batch, h, step)
     """
 
@@ -68,7 +68,7 @@ class HistoryStore:
         place: Place = "device",
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
-        lanes: Lanes | None = None,
+        streams: Streams | None = None,
         folder: Path | str | None = None,
         fingerprint: str = "",
         budget: int | None = None,
@@ -81,7 +81,7 @@ class HistoryStore:
             raise ValueError(f"place is {place!r} and folder {folder!r}; a folder is what disk needs, and nothing else does")
         self.num_nodes, self.widths, self.place, self.dtype = num_nodes, tuple(widths), place, dtype
         self.device, self.fingerprint = torch.device(device), fingerprint
-        self.lanes = lanes if lanes is not None else lanes_for(self.device)
+        self.streams = streams if streams is not None else streams_for(self.device)
         self.files: DiskTables | None = None
         if folder is not None:
             self.files = DiskTables(Path(folder), num_nodes, self.widths, dtype, fingerprint, budget=budget)
@@ -91,23 +91,23 @@ class HistoryStore:
         else:
             memory = [(self._zeros(width), torch.full((num_nodes,), NEVER, dtype=torch.int32, device=self.device))
                       for width in self.widths]  # fmt: skip
-        self.tables = [Table(rows, stamp, Guard(f"table {t}")) for t, (rows, stamp) in enumerate(memory)]
+        self.tables = [Table(rows, stamp, Resource(f"table {t}")) for t, (rows, stamp) in enumerate(memory)]
         self._buffers: dict[tuple[str, int, int], Staged] = {}
 
     def like(
         self, widths: Sequence[int], dtype: torch.dtype, *, folder: Path | None = None, budget: int | None = None
-    ) -> "HistoryStore":
-        """Other tables in the same place, for the same lanes; on disk in a folder of their own."""
+    ) -> "History":
+        """Other tables in the same place, for the same streams; on disk in a folder of their own."""
         return type(self)(
-            self.num_nodes, widths, place=self.place, dtype=dtype, device=self.device, lanes=self.lanes, folder=folder,
+            self.num_nodes, widths, place=self.place, dtype=dtype, device=self.device, streams=self.streams, folder=folder,
             budget=budget,
         )  # fmt: skip
 
     def _zeros(self, width: int) -> Tensor:
         if self.place == "pinned" and self.device.type != "cuda":
-            if not HistoryStore._said_so:
+            if not History._said_so:
                 notice("history: pinned means memory beside a GPU; without one, tables are in ordinary memory")
-                HistoryStore._said_so = True
+                History._said_so = True
         elif self.place == "pinned":
             return torch.zeros(self.num_nodes, width, dtype=self.dtype, pin_memory=True)
         return new_rows(self.num_nodes, width, self.dtype, self.device).zero_()
@@ -132,19 +132,19 @@ class HistoryStore:
             )
         h = h.detach()
         if self.direct:
-            self.lanes.submit(self.lanes.current, lambda: self._write(to, batch, h, step, blend), writes=[to.guard])
+            self.streams.submit(self.streams.current, lambda: self._write(to, batch, h, step, blend), writes=[to.resource])
         elif self.files is None:
             work = partial(self._write, to, batch, h, step, blend)
-            self.lanes.submit(IO, work, writes=[to.guard], takes=[h, batch.rows])
+            self.streams.submit(IO, work, writes=[to.resource], inputs=[h, batch.rows])
         else:
             self._write_to_disk(self.files, to, batch, h, step, blend)
 
     def _write_to_disk(self, files: DiskTables, to: Table, batch: Batch, h: Tensor, step: int, blend: float) -> None:
-        copied = Guard("rows on their way to disk")
+        copied = Resource("rows on their way to disk")
         # From a GPU rows and ids come by way of the host's memory; on a CPU they are there.
         handed = [h, batch.rows]
-        here, ids = self.lanes.submit(
-            IO, lambda: (h.to("cpu", non_blocking=True), batch.on("cpu")), writes=[copied], takes=handed
+        here, ids = self.streams.submit(
+            IO, lambda: (h.to("cpu", non_blocking=True), batch.on("cpu")), writes=[copied], inputs=handed
         )
 
         def write() -> None:
@@ -152,7 +152,7 @@ class HistoryStore:
             self._write(to, ids, here, step, blend)
             files.touched(here.shape[0] * to.rows.shape[1] * to.rows.element_size())
 
-        self.lanes.later(write, reads=[copied], writes=[to.guard])
+        self.streams.submit_io(write, reads=[copied], writes=[to.resource])
 
     @staticmethod
     def _write(to: Table, batch: Batch, h: Tensor, step: int, blend: float) -> None:
@@ -182,12 +182,12 @@ class HistoryStore:
         """
         source = self.tables[table]
         buffer = self.buffer(table % 2, halo.numel(), source.rows.shape[1])
-        self.lanes.submit(
+        self.streams.submit(
             IO,
             lambda: self._fetch(source, halo, buffer),
-            reads=[source.guard],
-            writes=[buffer.guard],
-            takes=[halo, buffer.rows],
+            reads=[source.resource],
+            writes=[buffer.resource],
+            inputs=[halo, buffer.rows],
         )
         return buffer
 
@@ -210,25 +210,27 @@ class HistoryStore:
         if self.direct:
             held = self.tables[table]
             work = partial(gather_rows, held.rows, nodes, dtype=torch.float32)
-            return self.lanes.submit(self.lanes.current, work, reads=[held.guard])
+            return self.streams.submit(self.streams.current, work, reads=[held.resource])
         staged = self.stage(table, nodes)
-        return self.lanes.submit(self.lanes.current, lambda: staged.rows.to(torch.float32, copy=True), reads=[staged.guard])
+        return self.streams.submit(
+            self.streams.current, lambda: staged.rows.to(torch.float32, copy=True), reads=[staged.resource]
+        )
 
     def buffer(self, turn: int, count: int, width: int) -> Staged:
         """Memory for ``count`` rows on the device, in the tables' dtype: the same as last time, if it is enough."""
-        key = (self.lanes.current, turn, width)  # forwards on two lanes do not wait for each other's buffers
+        key = (self.streams.current, turn, width)  # forwards on two streams do not wait for each other's buffers
         held = self._buffers.get(key)
         if held is None or held.rows.shape[0] < count:
             # The old one, if any, is freed when those who read it let go of it; a quarter more, so that it grows rarely.
             rows = new_rows(count + count // 4, width, self.dtype, self.device)
-            held = Staged(rows, Guard(f"buffer {turn} of width {width}"))
+            held = Staged(rows, Resource(f"buffer {turn} of width {width}"))
             self._buffers[key] = held
-        return Staged(held.rows[:count], held.guard)
+        return Staged(held.rows[:count], held.resource)
 
     def stamp(self, table: int) -> Tensor:
         """int32[N]: the step at which each row was last written, -1 if never."""
         held = self.tables[table]
-        return self.lanes.submit(self.lanes.current, lambda: held.stamp, reads=[held.guard])
+        return self.streams.submit(self.streams.current, lambda: held.stamp, reads=[held.resource])
 
     def ages(self, table: int, step: int, rows: Tensor | None = None) -> Ages:
         """How old all rows are, or those of ``rows``."""
@@ -253,7 +255,7 @@ class HistoryStore:
 
         The file is written in pieces; no second copy is made in memory.
         """
-        self.lanes.finish()
+        self.streams.finish()
         if self.files is not None:
             self.files.commit(step)
         else:
@@ -264,7 +266,7 @@ class HistoryStore:
 
         A damaged file, or one of another graph or model, is an error, before anything is changed.
         """
-        self.lanes.finish()
+        self.streams.finish()
         if self.files is not None:
             good = self.files.committed_step == step
             if not good:
@@ -281,6 +283,6 @@ class HistoryStore:
 
     def close(self) -> None:
         """Finish all writes."""
-        self.lanes.finish()
+        self.streams.finish()
         if self.files is not None:
             self.files.close()

@@ -1,15 +1,15 @@
 """Where work runs, and what it waits for.
 
-A lane is a place where work runs in the order in which it was submitted: a CUDA stream, the calling thread, or a thread that
-writes to disk. Lanes run beside each other. What several of them use, a table or a buffer, has a :class:`Guard`: it
-remembers the last work that wrote it, and the work that has read it since. Work is submitted with the guards that it reads
-and writes, and its lane first waits
+A stream is a place where work runs in the order in which it was submitted: a CUDA stream, the calling thread, or a thread
+that writes to disk. Streams run beside each other. What several of them use, a table or a buffer, has a :class:`Resource`:
+it remembers the last work that wrote it, and the work that has read it since. Work is submitted with the resources that it
+reads and writes, and its stream first waits
 
-    for a guard that it reads:   the last write
-    for a guard that it writes:  the last write, and every read since
-    for a tensor handed to it:   what the submitting lane has done so far
+    for a resource that it reads:   the last write
+    for a resource that it writes:  the last write, and every read since
+    for a tensor handed to it:   what the submitting stream has done so far
 
-by events, in both directions. No lane waits for a whole device, and between CUDA streams the host waits for nobody.
+by events, in both directions. No stream waits for a whole device, and between CUDA streams the host waits for nobody.
 """
 
 import queue
@@ -29,22 +29,22 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Event:
-    """A moment in the order of a lane: all that was submitted to it before has been done."""
+    """A moment in the order of a stream: all that was submitted to it before has been done."""
 
-    lane: str
+    stream: str
     handle: Any = None
 
 
 @dataclass(eq=False)
-class Guard:
-    """What is known about the use of a thing that several lanes use."""
+class Resource:
+    """What is known about the use of a thing that several streams use."""
 
     name: str
     written: Event | None = None
-    read: dict[str, Event] = field(default_factory=dict)  # by lane: a lane's last read comes after its earlier ones
+    read: dict[str, Event] = field(default_factory=dict)  # by stream: a stream's last read comes after its earlier ones
 
 
-class Lanes(ABC):
+class Streams(ABC):
     """Submitting work. Subclasses say what an event is, and what waiting for one."""
 
     def __init__(self) -> None:
@@ -52,20 +52,20 @@ class Lanes(ABC):
 
     @abstractmethod
     def _mark(self) -> Event:
-        """An event after all that the current lane has been given so far."""
+        """An event after all that the current stream has been given so far."""
 
     @abstractmethod
     def _wait(self, event: Event) -> None:
-        """Nothing that the current lane is given from now on begins before the event."""
+        """Nothing that the current stream is given from now on begins before the event."""
 
     @abstractmethod
-    def _keep(self, tensor: Tensor) -> None:
-        """The current lane uses a tensor of another one: its memory is not given away before it has."""
+    def _record_stream(self, tensor: Tensor) -> None:
+        """The current stream uses a tensor of another one: its memory is not given away before it has."""
 
     @contextmanager
-    def on(self, lane: str) -> Iterator[None]:
-        """Whatever is done in the block is given to ``lane``."""
-        before, self.current = self.current, lane
+    def on(self, stream: str) -> Iterator[None]:
+        """Whatever is done in the block is given to ``stream``."""
+        before, self.current = self.current, stream
         try:
             yield
         finally:
@@ -73,54 +73,56 @@ class Lanes(ABC):
 
     def submit(
         self,
-        lane: str,
+        stream: str,
         work: Callable[[], T],
         *,
-        reads: Sequence[Guard] = (),
-        writes: Sequence[Guard] = (),
-        takes: Sequence[Tensor] = (),
+        reads: Sequence[Resource] = (),
+        writes: Sequence[Resource] = (),
+        inputs: Sequence[Tensor] = (),
     ) -> T:
-        """Give ``work`` to a lane, after all that it depends on; returns what it returns.
+        """Give ``work`` to a stream, after all that it depends on; returns what it returns.
 
         Args:
-            reads, writes: the guards of what it reads and writes.
-            takes: tensors of the submitting lane that it uses.
+            reads, writes: the resources of what it reads and writes.
+            inputs: tensors of the submitting stream that it uses.
 
         Example::
 
-            lanes.submit(IO, lambda: table.copy_(h), writes=[guard], takes=[h])
+            streams.submit(IO, lambda: table.copy_(h), writes=[resource], inputs=[h])
         """
-        handed = self._mark() if takes and lane != self.current else None
-        with self.on(lane):
-            self._wait_for(lane, reads, writes)
+        handed = self._mark() if inputs and stream != self.current else None
+        with self.on(stream):
+            self._wait_for(stream, reads, writes)
             if handed is not None:
                 self._wait(handed)
-                for tensor in takes:
-                    self._keep(tensor)
+                for tensor in inputs:
+                    self._record_stream(tensor)
             try:
                 return work()
             finally:  # also what failed half-way may have begun something
                 self._remember(self._mark(), reads, writes)
 
-    def _wait_for(self, lane: str, reads: Sequence[Guard], writes: Sequence[Guard]) -> None:
-        for guard in reads:
-            if guard.written is not None and guard.written.lane != lane:
-                self._wait(guard.written)
-        for guard in writes:
-            if guard.written is not None and guard.written.lane != lane:
-                self._wait(guard.written)
-            for event in guard.read.values():
-                if event.lane != lane:
+    def _wait_for(self, stream: str, reads: Sequence[Resource], writes: Sequence[Resource]) -> None:
+        for resource in reads:
+            if resource.written is not None and resource.written.stream != stream:
+                self._wait(resource.written)
+        for resource in writes:
+            if resource.written is not None and resource.written.stream != stream:
+                self._wait(resource.written)
+            for event in resource.read.values():
+                if event.stream != stream:
                     self._wait(event)
 
     @staticmethod
-    def _remember(done: Event, reads: Sequence[Guard], writes: Sequence[Guard]) -> None:
-        for guard in reads:
-            guard.read[done.lane] = done
-        for guard in writes:
-            guard.written, guard.read = done, {}
+    def _remember(done: Event, reads: Sequence[Resource], writes: Sequence[Resource]) -> None:
+        for resource in reads:
+            resource.read[done.stream] = done
+        for resource in writes:
+            resource.written, resource.read = done, {}
 
-    def later(self, work: Callable[[], None], *, reads: Sequence[Guard] = (), writes: Sequence[Guard] = ()) -> None:
+    def submit_io(
+        self, work: Callable[[], None], *, reads: Sequence[Resource] = (), writes: Sequence[Resource] = ()
+    ) -> None:
         """Give ``work`` to the thread that writes to disk, where there is one."""
         self.submit(WRITER, work, reads=reads, writes=writes)
 
@@ -129,7 +131,7 @@ class Lanes(ABC):
         failed in another thread fails here."""
 
 
-class InOrder(Lanes):
+class SyncStreams(Streams):
     """On a CPU: everything runs at once where it is submitted, and is done when ``submit`` returns. Work for later goes to a
     thread, through a queue that holds a few pieces of work: a disk that cannot keep up slows training down, and does not
     fill the memory."""
@@ -150,10 +152,12 @@ class InOrder(Lanes):
             event.handle.wait()
             self._raise_failure()
 
-    def _keep(self, tensor: Tensor) -> None:
+    def _record_stream(self, tensor: Tensor) -> None:
         pass
 
-    def later(self, work: Callable[[], None], *, reads: Sequence[Guard] = (), writes: Sequence[Guard] = ()) -> None:
+    def submit_io(
+        self, work: Callable[[], None], *, reads: Sequence[Resource] = (), writes: Sequence[Resource] = ()
+    ) -> None:
         """Runs after all work for later that was given before. Reads and writes of the calling thread are over already."""
         self._raise_failure()
         if self._thread is None:
@@ -188,19 +192,19 @@ class InOrder(Lanes):
         self._raise_failure()
 
 
-class Streams(Lanes):
-    """On a GPU: a stream for each lane, events between them."""
+class CudaStreams(Streams):
+    """On a GPU: a stream for each stream, events between them."""
 
     def __init__(self, device: torch.device) -> None:
         super().__init__()
         self.device = device
         compute = torch.cuda.current_stream(device)
         self.streams = {COMPUTE: compute, REFRESH: torch.cuda.Stream(device), IO: torch.cuda.Stream(device)}
-        self._writer = InOrder()
+        self._writer = SyncStreams()
 
     @contextmanager
-    def on(self, lane: str) -> Iterator[None]:
-        with super().on(lane), torch.cuda.stream(self.streams[lane]):
+    def on(self, stream: str) -> Iterator[None]:
+        with super().on(stream), torch.cuda.stream(self.streams[stream]):
             yield
 
     def _mark(self) -> Event:
@@ -209,34 +213,38 @@ class Streams(Lanes):
         return Event(self.current, event)
 
     def _wait(self, event: Event) -> None:
-        if event.lane == WRITER:
+        if event.stream == WRITER:
             self._writer._wait(event)  # a thread cannot be waited for by a stream: the host does
         else:
             self.streams[self.current].wait_event(event.handle)
 
-    def _keep(self, tensor: Tensor) -> None:
+    def _record_stream(self, tensor: Tensor) -> None:
         if tensor.is_cuda:
             tensor.record_stream(self.streams[self.current])
 
-    def later(self, work: Callable[[], None], *, reads: Sequence[Guard] = (), writes: Sequence[Guard] = ()) -> None:
+    def submit_io(
+        self, work: Callable[[], None], *, reads: Sequence[Resource] = (), writes: Sequence[Resource] = ()
+    ) -> None:
         """The thread waits for the streams that it depends on; the host goes on."""
         before = [
-            e for guard in (*reads, *writes) for e in (guard.written, *(guard.read.values() if guard in writes else ()))
+            e
+            for resource in (*reads, *writes)
+            for e in (resource.written, *(resource.read.values() if resource in writes else ()))
         ]
-        events = [e.handle for e in before if e is not None and e.lane != WRITER]
+        events = [e.handle for e in before if e is not None and e.stream != WRITER]
 
         def after_streams() -> None:
             for event in events:
                 event.synchronize()
             work()
 
-        self._writer.later(after_streams, reads=reads, writes=writes)
+        self._writer.submit_io(after_streams, reads=reads, writes=writes)
 
     def finish(self) -> None:
         self._writer.finish()
-        for stream in self.streams.values():
-            stream.synchronize()
+        for cuda in self.streams.values():
+            cuda.synchronize()
 
 
-def lanes_for(device: torch.device) -> Lanes:
-    return Streams(device) if device.type == "cuda" else InOrder()
+def streams_for(device: torch.device) -> Streams:
+    return CudaStreams(device) if device.type == "cuda" else SyncStreams()

@@ -18,7 +18,7 @@ from ..data.sizes import sizes_of
 from ..train import EXPECTED
 from ..training.folder import InUse
 from ..training.page import duration, percent
-from ..utils.errors import nearest
+from ..utils.errors import did_you_mean
 from ..utils.malloc import keep_freed_memory
 from ..utils.progress import notice, progress
 from . import tables, words
@@ -65,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     own = {name: flags.pop(name, None) for name in OWN[:-1]}
     try:
         if own["study"] not in STUDIES:
-            raise ValueError(f"{own['study']!r} is not a study: {nearest(own['study'], STUDIES)}")
+            raise ValueError(f"{own['study']!r} is not a study: {did_you_mean(own['study'], STUDIES)}")
         study = STUDIES[own["study"]]
         if "dataset" not in flags:
             raise ValueError("dataset is missing; name one with --dataset, such as --dataset products")

@@ -39,16 +39,16 @@ class Estimates:
 
     def measure(self, runs: Iterable[Planned], show: Callable[[str], None]) -> None:
         """Those that are not known yet. Settings on the same clusters come one after the other: the graph is loaded once."""
-        from ..data.clusters import Loaded, load_for
+        from ..data.clusters import ClusterData, load_data
         from ..utils.machine import device_of
 
         missing = {key(run.config): run for run in runs if key(run.config) not in self.known}
-        loaded: tuple[tuple[object, ...], Loaded] | None = None
+        loaded: tuple[tuple[object, ...], ClusterData] | None = None
         for number, (name, run) in enumerate(sorted(missing.items(), key=lambda item: _clusters(item[1].config)), 1):
             show(f"{run.case.name} ({number} of {len(missing)})")
             config = run.config.changed(device=device_of(run.config.device))
             if loaded is None or loaded[0] != _clusters(config):
-                loaded = _clusters(config), load_for(config)
+                loaded = _clusters(config), load_data(config)
             self.known[name] = timed(config, loaded[1])
             replace_file(self.path, json.dumps(self.known, indent=1).encode())
 
@@ -64,7 +64,7 @@ class Estimates:
 
 
 def _clusters(config: Config) -> tuple[object, ...]:
-    return config.parts, config.partition, config.split, config.edge_dropout > 0
+    return config.num_parts, config.partition, config.split, config.edge_dropout > 0
 
 
 def _times(config: Config, every: int) -> int:
@@ -124,6 +124,6 @@ def sentence(config: Config) -> str:
     deep = f"{config.model.upper()}, {config.num_layers} layers of width {config.hidden_channels}"
     norm = "BatchNorm" if config.batch_norm else "no BatchNorm"
     return (
-        f"{deep}, {norm}, dropout {config.dropout:g}, learning rate {config.lr:g}, {config.per_batch} of {config.parts} "
-        f"{config.partition} clusters in a batch, {config.epochs} epochs"
+        f"{deep}, {norm}, dropout {config.dropout:g}, learning rate {config.lr:g}, {config.batch_size} of "
+        f"{config.num_parts} {config.partition} clusters in a batch, {config.epochs} epochs"
     )

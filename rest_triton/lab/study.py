@@ -15,8 +15,8 @@ FULL, GAS, IS = "full batch", "GAS", "REST-IS"
 FULL_EPOCHS = 4  # an epoch of full-batch training is one step: it gets so many for each epoch of the others
 LARGE = 50_000  # nodes
 SHAPES: dict[bool, dict[str, Any]] = {
-    True: dict(parts=80, per_batch=5, hidden_channels=256),
-    False: dict(parts=40, per_batch=2, hidden_channels=64),
+    True: dict(num_parts=80, batch_size=5, hidden_channels=256),
+    False: dict(num_parts=40, batch_size=2, hidden_channels=64),
 }
 COMMON: dict[str, Any] = dict(model="gcn", num_layers=3, batch_norm=True, dropout=0.5, lr=0.01)
 DEPTHS = {"gcn": 3, "appnp": 5, "gcnii": 4}  # where a study compares models and nobody says how deep they are
@@ -77,7 +77,7 @@ class Base:
 
     def batch_sizes(self) -> list[int]:
         """Clusters in a batch: the base's, and 2, 4 and 8 times as many, as long as that is at most half of them."""
-        at, half = self.config.per_batch, self.config.parts // 2
+        at, half = self.config.batch_size, self.config.num_parts // 2
         fitting = [at * times for times in (1, 2, 4, 8) if times == 1 or at * times <= half]
         return [fitting[0], fitting[-1]][: len(fitting)] if self.quick else fitting
 
@@ -160,9 +160,9 @@ def base_for(study: Study, flags: Mapping[str, Any], *, quick: bool, seeds: int 
     read = read_recipe(recipe) if recipe not in (None, "none") else {}
     settings: dict[str, Any] = COMMON | SHAPES[nodes >= LARGE] | dict(epochs=study.epochs[quick]) | dict(study.settings)
     settings |= read | given
-    if "parts" in given and "per_batch" not in given:  # the same share of the graph in a batch
-        settings["per_batch"] = max(1, round(_whole(given["parts"]) * SHAPES[nodes >= LARGE]["per_batch"]
-                                             / SHAPES[nodes >= LARGE]["parts"]))  # fmt: skip
+    if "num_parts" in given and "batch_size" not in given:  # the same share of the graph in a batch
+        settings["batch_size"] = max(1, round(_whole(given["num_parts"]) * SHAPES[nodes >= LARGE]["batch_size"]
+                                             / SHAPES[nodes >= LARGE]["num_parts"]))  # fmt: skip
     if "eval_every" not in settings:
         settings["eval_every"] = max(1, _whole(settings["epochs"]) // 25)
     if seeds is not None and seeds < 1:

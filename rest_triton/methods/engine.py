@@ -1,4 +1,4 @@
-"""One step of history-based training: refreshes, forward, backward, on lanes that run beside each other."""
+"""One step of history-based training: refreshes, forward, backward, on streams that run beside each other."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import Module
 
 from ..history.history import Staged
-from ..history.streams import COMPUTE, REFRESH, Guard
+from ..history.streams import COMPUTE, REFRESH, Resource
 from ..nn.context import View
 from ..nn.inference import PIECE, Inference
 from ..nn.scene import Scene
@@ -38,15 +38,15 @@ class Engine:
 
     def __init__(self, scene: Scene, model: Module, *, amp: bool = False) -> None:
         self.scene, self.model, self.amp = scene, model, amp
-        self.store, self.lanes = scene.store, scene.store.lanes
+        self.store, self.streams = scene.store, scene.store.streams
         first = getattr(model, "starts_with_aggregate", False)
         if first and scene.exact_input:
             raise ValueError(f"{type(model).__name__} reads features in its first layer: exact_input means nothing to it")
-        # A pool for each lane: a map never leaves its lane, so nobody waits for one.
-        self.maps = {lane: PositionMaps(scene.adj.num_nodes, scene.x.device) for lane in (COMPUTE, REFRESH)}
-        self.weights = Guard("weights")  # and whatever else all forwards read
+        # A pool for each stream: a map never leaves its stream, so nobody waits for one.
+        self.maps = {stream: PositionMaps(scene.adj.num_nodes, scene.x.device) for stream in (COMPUTE, REFRESH)}
+        self.weights = Resource("weights")  # and whatever else all forwards read
         if first:
-            self.lanes.submit(COMPUTE, scene.aggregated, writes=[self.weights])
+            self.streams.submit(COMPUTE, scene.aggregated, writes=[self.weights])
 
     def _autocast(self) -> AbstractContextManager[Any]:
         return torch.autocast(self.scene.x.device.type, torch.bfloat16) if self.amp else nullcontext()
@@ -54,7 +54,7 @@ class Engine:
     @contextmanager
     def _entered(self, batch: Batch, halo: Tensor | None) -> Iterator[Tensor]:
         """The batch in a map of its own, and the slots of its halo, if rows are staged, until the block ends."""
-        maps = self.maps[self.lanes.current]
+        maps = self.maps[self.streams.current]
         position = maps.take()
         try:
             batch.write_positions(position)
@@ -79,18 +79,18 @@ class Engine:
         batch: Batch,
         step: int,
         *,
-        stream: int = 1,
+        draw: int = 1,
         training: bool = True,
         keep: list[Staged] | None = None,
         keep_at: int = 0,
     ) -> None:
-        """Write the rows of a batch as the weights of now would have them, without gradients, on the refresh lane."""
+        """Write the rows of a batch as the weights of now would have them, without gradients, on the refresh stream."""
 
         def forward() -> None:
             halo = self._halo(batch)
             with self._entered(batch, None if self.store.direct else halo) as position:
                 view = View(
-                    self.scene, batch, position, self.maps[REFRESH], step=step, stream=stream, training=training,
+                    self.scene, batch, position, self.maps[REFRESH], step=step, draw=draw, training=training,
                     refreshing=True, halo=halo, keep=keep, keep_at=keep_at,
                 )  # fmt: skip
                 try:
@@ -101,7 +101,7 @@ class Engine:
 
         handed = [] if batch.nodes is None else [batch.nodes]
         handed += [] if keep is None else [kept.rows for kept in keep]
-        self.lanes.submit(REFRESH, forward, reads=[self.weights], takes=handed)
+        self.streams.submit(REFRESH, forward, reads=[self.weights], inputs=handed)
 
     def refresh_halo(
         self, batch: Batch, pieces: int, step: int, *, training: bool = True
@@ -115,7 +115,7 @@ class Engine:
             held = [self.store.buffer(2 + t, halo.numel(), w) for t, w in enumerate(self.store.widths)]
         at = 0
         for i, piece in enumerate(halo.chunk(pieces)):
-            self.refresh(self._of_nodes(piece), step, stream=i + 1, training=training, keep=held, keep_at=at)
+            self.refresh(self._of_nodes(piece), step, draw=i + 1, training=training, keep=held, keep_at=at)
             at += piece.numel()
         return batch, held
 
@@ -191,7 +191,7 @@ class Engine:
                 torch.nn.utils.clip_grad_norm_(self.model.parameters(), clip)
             optimizer.step()
 
-        self.lanes.submit(COMPUTE, move, writes=[self.weights])
+        self.streams.submit(COMPUTE, move, writes=[self.weights])
 
     def step(
         self,
@@ -214,7 +214,7 @@ class Engine:
         """
         staged = None
         for i, other in enumerate(refresh):
-            self.refresh(other, step, stream=i + 1, training=refresh_training)
+            self.refresh(other, step, draw=i + 1, training=refresh_training)
         if importance:
             batch, staged = self.refresh_halo(batch, importance, step, training=refresh_training)
         optimizer.zero_grad()

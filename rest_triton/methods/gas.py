@@ -5,18 +5,18 @@ from torch.nn import Module
 
 from ..config import Config
 from ..kernels._hash import mix64
-from ..sampling.batch import Batch, ClusterBatches
+from ..sampling.batch import Batch, ClusterLoader
 from .base import Method
 from .engine import tables_of
 
 
 class GAS(Method):
-    """All clusters, ``per_batch`` at a time, in another order each epoch; at most ``max_steps`` updates of them."""
+    """All clusters, ``batch_size`` at a time, in another order each epoch; at most ``max_steps`` updates of them."""
 
     def __init__(self, config: Config, ptr: Tensor, device: str) -> None:
         super().__init__(config, ptr, device)
-        per_batch = min(config.per_batch, ptr.numel() - 1)  # a small graph may have fewer clusters than were asked for
-        self.clusters = ClusterBatches(ptr, per_batch, seed=mix64(config.seed) >> 1, device=device)
+        batch_size = min(config.batch_size, ptr.numel() - 1)  # a small graph may have fewer clusters than were asked for
+        self.clusters = ClusterLoader(ptr, batch_size, seed=mix64(config.seed) >> 1, device=device)
 
     def batches(self, epoch: int) -> list[Batch]:
         most = self.config.max_steps * self.config.accumulate or None

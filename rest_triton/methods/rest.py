@@ -18,7 +18,7 @@ from torch import Tensor
 from ..config import Config
 from ..history.history import Staged
 from ..kernels._hash import mix64
-from ..sampling.batch import Batch, ClusterBatches
+from ..sampling.batch import Batch, ClusterLoader
 from .engine import Engine
 from .frequency import Frequency, frequency_for
 
@@ -53,7 +53,7 @@ class Rest(Schedule, ABC):
         batches: the refresh batches. training: with dropout and batch statistics.
     """
 
-    def __init__(self, batches: ClusterBatches, frequency: Frequency, training: bool) -> None:
+    def __init__(self, batches: ClusterLoader, frequency: Frequency, training: bool) -> None:
         self.batches, self.frequency, self.training = batches, frequency, training
         self.written = [0] * batches.num_clusters  # the step at which each cluster was written last
         self.sizes = [end - begin for begin, end in pairwise(batches.bounds)]
@@ -67,7 +67,7 @@ class Rest(Schedule, ABC):
             if other is None:
                 break
             done += 1
-            engine.refresh(other, step, stream=done, training=self.training)
+            engine.refresh(other, step, draw=done, training=self.training)
             self._wrote(other, step)
         self.refreshes += done
         return batch, None
@@ -99,7 +99,7 @@ class Rest(Schedule, ABC):
 class Uniform(Rest):
     """From an iterator of their own that shuffles and wraps."""
 
-    def __init__(self, batches: ClusterBatches, frequency: Frequency, training: bool) -> None:
+    def __init__(self, batches: ClusterLoader, frequency: Frequency, training: bool) -> None:
         super().__init__(batches, frequency, training)
         self.drawn = 0
         self._epoch: tuple[int, list[Batch]] = (-1, [])
@@ -134,7 +134,7 @@ class Oldest(Rest):
         if not waiting:
             return None
         waiting.sort(key=lambda k: (self.written[k], mix64(mix64(self.batches.seed + step) + k)))
-        return self.batches.batch(waiting[: self.batches.per_batch])
+        return self.batches.batch(waiting[: self.batches.batch_size])
 
 
 class Everyone(Schedule):
@@ -164,7 +164,7 @@ def schedule_for(config: Config, ptr: Tensor, device: str = "cpu") -> Schedule:
         return Schedule()
     if config.refresh_batch == "full":
         return Everyone()
-    per_batch = min(config.per_batch, clusters) if config.refresh_batch == "same" else -(-clusters // 2)
-    batches = ClusterBatches(ptr, per_batch, seed=mix64(config.seed + REFRESHING) >> 1, device=device)
+    batch_size = min(config.batch_size, clusters) if config.refresh_batch == "same" else -(-clusters // 2)
+    batches = ClusterLoader(ptr, batch_size, seed=mix64(config.seed + REFRESHING) >> 1, device=device)
     kind = Oldest if config.refresh_order == "oldest" else Uniform
     return kind(batches, frequency_for(config, len(batches)), training)

@@ -2,7 +2,7 @@
 
 from torch.nn import Module
 
-from ..utils.errors import nearest
+from ..utils.errors import did_you_mean
 from .appnp import APPNP
 from .gcn import GCN
 from .gcnii import GCNII
@@ -13,7 +13,7 @@ MODELS: dict[str, type[Module]] = {"gcn": GCN, "appnp": APPNP, "gcnii": GCNII}
 
 def model_named(name: str) -> type[Module]:
     if name not in MODELS:
-        raise ValueError(f"model is {name!r}: {nearest(name, MODELS)}")
+        raise ValueError(f"model is {name!r}: {did_you_mean(name, MODELS)}")
     return MODELS[name]
 
 

@@ -17,9 +17,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..history.history import HistoryStore, Staged
+from ..history.history import History, Staged
 from ..kernels._hash import mix64
-from ..ops import activate, backend, column_moments, fresh_spmm, gather_rows, history_spmm
+from ..ops import activate, backend, column_moments, gather_rows, halo_spmm, history_spmm
 from ..sampling.batch import Batch, PositionMaps
 from .scene import Scene
 
@@ -30,7 +30,7 @@ class View:
     Args:
         batch, position: the rows, and the map in which they are entered.
         maps: where another map can be had for as long as the view lives.
-        step: the number that recorded rows are stamped with. stream: tells the dropout of forwards in one step apart.
+        step: the number that recorded rows are stamped with. draw: tells the dropout of forwards in one step apart.
         training: batch statistics and dropout; else running statistics and none.
         refreshing: nothing is needed but the tables; running statistics stay as they are, and no edges are dropped.
         recording: whether tables are written.
@@ -48,7 +48,7 @@ class View:
         maps: PositionMaps,
         *,
         step: int,
-        stream: int = 0,
+        draw: int = 0,
         training: bool = True,
         refreshing: bool = False,
         recording: bool = True,
@@ -58,9 +58,9 @@ class View:
         keep_at: int = 0,
         watch: Callable[[str, Tensor], None] | None = None,
     ) -> None:
-        self.scene, self.store, self.lanes = scene, scene.store, scene.store.lanes
+        self.scene, self.store, self.streams = scene, scene.store, scene.store.streams
         self.batch, self.position, self.maps = batch, position, maps
-        self.step, self.stream, self.training = step, stream, training
+        self.step, self.draw, self.training = step, draw, training
         self.refreshing, self.recording = refreshing, recording
         self.staged, self.keep, self.keep_at, self.watch = staged, keep, keep_at, watch
         self.everyone = len(batch) == scene.adj.num_nodes
@@ -96,7 +96,7 @@ class View:
             self._slots[self.halo] = ~torch.arange(self.halo.numel(), dtype=torch.int32, device=self.position.device)
         return self._slots
 
-    def _where(self, table: int) -> tuple[HistoryStore, int]:
+    def _where(self, table: int) -> tuple[History, int]:
         """The store and the number in it of a model's table."""
         return self.store, table - int(self.scene.exact_input)
 
@@ -122,7 +122,7 @@ class View:
             outside = Batch(self.batch.num_nodes, nodes=self.halo, device=self.halo.device)
             # As in a refresh: batch statistics of its own rows, which leave no trace in the running ones.
             view = View(
-                self.scene, outside, self.position, self.maps, step=self.step, stream=self.stream, training=self.training,
+                self.scene, outside, self.position, self.maps, step=self.step, draw=self.draw, training=self.training,
                 refreshing=True, recording=False,
             )  # fmt: skip
             view._seeds = seeds  # the same dropout as if all rows were computed in one piece
@@ -147,17 +147,17 @@ class View:
         assert h is not None
         options = self._edges() | dict(residual=residual, alpha=alpha)
         if table == 0 and self._fresh is not None:
-            z = fresh_spmm(self.scene.adj, self.batch.rows, self.halo, self.slots(), h, self._fresh, **options)
+            z = halo_spmm(self.scene.adj, self.batch.rows, self.halo, self.slots(), h, self._fresh, **options)
             return self._saw(f"aggregate of table {table}", z)
         self._refuse_unwritten(table)
         source = self._source(table)
         self._prefetch(table + 1)
-        z = self.lanes.submit(
-            self.lanes.current,
+        z = self.streams.submit(
+            self.streams.current,
             lambda: history_spmm(
                 self.scene.adj, self.batch.rows, self.position, h, None if source is None else source.rows, **options
             ),
-            reads=[] if source is None else [source.guard],
+            reads=[] if source is None else [source.resource],
         )
         return self._saw(f"aggregate of table {table}", z)
 
@@ -178,9 +178,9 @@ class View:
                 rows = gather_rows(source.rows, self.halo) if self.store.direct else source.rows
                 return F.linear(rows.to(h.dtype), weight)
 
-            outside = self.lanes.submit(self.lanes.current, transform, reads=[source.guard])
+            outside = self.streams.submit(self.streams.current, transform, reads=[source.resource])
         inside = F.linear(h, weight)
-        z = fresh_spmm(
+        z = halo_spmm(
             self.scene.adj, self.batch.rows, self.halo, self.slots(), inside, outside.to(inside.dtype), **self._edges()
         )
         return self._saw(f"layer that reads table {table}", z)
@@ -196,7 +196,7 @@ class View:
         outside = activate(gather_rows(self.scene.x, self.halo), rows=self.halo, **options)
         if self.scene.transforms_first(self.batch, self.halo, inside.shape[1], weight.shape[0]):
             inside, outside = (F.linear(x, weight) for x in (inside, outside))
-            z = fresh_spmm(adj, rows, self.halo, self.slots(), inside, outside, **self._edges())
+            z = halo_spmm(adj, rows, self.halo, self.slots(), inside, outside, **self._edges())
             return self._saw("first layer", z)
         z = history_spmm(adj, rows, self.slots(), inside, outside, **self._edges())
         return self._saw("first layer", F.linear(z, weight))
@@ -221,7 +221,7 @@ class View:
             return self.staged[number]
         if store.direct:
             held = store.tables[number]
-            return Staged(held.rows, held.guard)
+            return Staged(held.rows, held.resource)
         if number not in self._fetched:
             self._fetched[number] = store.stage(number, self.halo)
         return self._fetched[number]
@@ -241,7 +241,7 @@ class View:
         if self.keep is not None:
             kept = self.keep[number]
             into = kept.rows[self.keep_at : self.keep_at + len(self.batch)]
-            self.lanes.submit(self.lanes.current, lambda: into.copy_(h.detach()), writes=[kept.guard])
+            self.streams.submit(self.streams.current, lambda: into.copy_(h.detach()), writes=[kept.resource])
 
     def dropout(self, h: Tensor, p: float) -> Tensor:
         """h with elements set to zero at random, in training."""
@@ -279,8 +279,8 @@ class View:
                 store.stamped(number, self.batch, self.step)
                 return y
 
-            return self._saw(f"table {table}", self.lanes.submit(self.lanes.current, write, writes=[to.guard]))
-        # Far away: the rows are laid down here, in the table's dtype, and leave on a lane of their own.
+            return self._saw(f"table {table}", self.streams.submit(self.streams.current, write, writes=[to.resource]))
+        # Far away: the rows are laid down here, in the table's dtype, and leave on a stream of their own.
         before_dropout = torch.empty(h.shape, dtype=store.dtype, device=h.device)
         every = torch.arange(len(self.batch), device=h.device)
         y = activate(h, scale, shift, rows=rows, history=before_dropout, history_rows=every, **options)
@@ -318,4 +318,4 @@ class View:
     def next_seed(self) -> int:
         """Another one for each use of randomness in this forward, the same in every run."""
         self._seeds += 1
-        return mix64(mix64(mix64(self.scene.seed + self.step) + self.stream) + self._seeds) >> 1
+        return mix64(mix64(mix64(self.scene.seed + self.step) + self.draw) + self._seeds) >> 1

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn import Module
 
-from ..history.history import HistoryStore, Staged
+from ..history.history import History, Staged
 from ..history.streams import COMPUTE
 from ..ops import history_spmm
 from ..ops.memory import new_rows
@@ -39,14 +39,14 @@ class LayerView(View):
 
     def __init__(
         self, scene: Scene, batch: Batch, position: Tensor, maps: PositionMaps, *, layer: int,
-        places: Sequence[tuple[HistoryStore, int]], transformed: dict[int, Tensor], **options: Any,
+        places: Sequence[tuple[History, int]], transformed: dict[int, Tensor], **options: Any,
     ) -> None:  # fmt: skip
         super().__init__(scene, batch, position, maps, training=False, **options)
         self.layer, self.places, self.transformed = layer, places, transformed
         self.count = 0
         self.everyone = False  # also all nodes as one piece read tables
 
-    def _where(self, table: int) -> tuple[HistoryStore, int]:
+    def _where(self, table: int) -> tuple[History, int]:
         return self.places[table]
 
     def layers(self, count: int) -> Iterable[int]:
@@ -64,35 +64,35 @@ class LayerView(View):
         store, number = self.places[table]
         if store.direct:
             held = store.tables[number]
-            return self.lanes.submit(COMPUTE, lambda: self.batch.take(held.rows).float(), reads=[held.guard])
+            return self.streams.submit(COMPUTE, lambda: self.batch.take(held.rows).float(), reads=[held.resource])
         staged = store.stage(number, self.batch.rows)
-        return self.lanes.submit(COMPUTE, lambda: staged.rows.to(torch.float32, copy=True), reads=[staged.guard])
+        return self.streams.submit(COMPUTE, lambda: staged.rows.to(torch.float32, copy=True), reads=[staged.resource])
 
     def aggregate(self, table: int, h: Tensor | None, *, residual: Tensor | None = None, alpha: float = 0.0) -> Tensor:
         store, number = self.places[table]
         options: dict[str, Any] = dict(residual=residual, alpha=alpha)
         if store.direct:
             held = store.tables[number]
-            return self._all_rows(Staged(held.rows, held.guard), **options)
+            return self._all_rows(Staged(held.rows, held.resource), **options)
         rows = len(self.batch)
         staged = store.stage(number, torch.cat([self.batch.rows, self.halo]))
-        return self.lanes.submit(
+        return self.streams.submit(
             COMPUTE,
             lambda: history_spmm(
                 self.scene.adj, self.batch.rows, self.position, staged.rows[:rows], staged.rows[rows:],
                 dtype=torch.float32, **options,
             ),
-            reads=[staged.guard],
+            reads=[staged.resource],
         )  # fmt: skip
 
     def _all_rows(self, source: Staged, **options: Any) -> Tensor:
         """An aggregate in which everyone, in the piece or not, is read from one table."""
-        return self.lanes.submit(
+        return self.streams.submit(
             COMPUTE,
             lambda: history_spmm(
                 self.scene.adj, self.batch.rows, self.scene.outside(), None, source.rows, dtype=torch.float32, **options
             ),
-            reads=[source.guard],
+            reads=[source.resource],
         )
 
     def convolve(self, table: int, h: Tensor | None, weight: Tensor) -> Tensor:
@@ -102,8 +102,10 @@ class LayerView(View):
         # Each row is multiplied once for all who read it, and what they read is narrow.
         held = store.tables[number]
         if table not in self.transformed:
-            self.transformed[table] = self.lanes.submit(COMPUTE, lambda: _multiplied(held.rows, weight), reads=[held.guard])
-        return self._all_rows(Staged(self.transformed[table], held.guard))
+            self.transformed[table] = self.streams.submit(
+                COMPUTE, lambda: _multiplied(held.rows, weight), reads=[held.resource]
+            )
+        return self._all_rows(Staged(self.transformed[table], held.resource))
 
 
 def _multiplied(rows: Tensor, weight: Tensor) -> Tensor:
@@ -134,7 +136,7 @@ class Inference:
         self.folder: TemporaryDirectory[str] | None = None
         self.places = self._places(fill)
 
-    def _places(self, fill: bool) -> list[tuple[HistoryStore, int]]:
+    def _places(self, fill: bool) -> list[tuple[History, int]]:
         """Of each table of the model: scratch tables take turns, since a layer reads the one before only; what a model
         starts with may be read by all."""
         store, widths = self.scene.store, list(self.model.widths)  # type: ignore[arg-type]
@@ -147,7 +149,7 @@ class Inference:
         places = [(scratch, slots.index(slot)) for slot in wanted]
         return places + ([(store, t - own) for t in range(own, len(widths))] if fill else [])
 
-    def _scratch(self, store: HistoryStore, widths: list[int]) -> HistoryStore:
+    def _scratch(self, store: History, widths: list[int]) -> History:
         options: dict[str, Any] = {}
         if store.files is not None:
             self.folder = TemporaryDirectory(prefix="scratch-", dir=store.files.folder, ignore_cleanup_errors=True)
@@ -192,7 +194,7 @@ class Inference:
         if not self.places:
             return None
         store, number = self.places[-1]
-        store.lanes.finish()
+        store.streams.finish()
         return store.tables[number].rows.float().cpu()
 
     def close(self) -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from ..history.history import HistoryStore
+from ..history.history import History
 from ..ops import Adjacency, history_spmm
 from ..sampling.batch import Batch
 
@@ -27,7 +27,7 @@ class Scene:
 
     adj: Adjacency
     x: Tensor
-    store: HistoryStore
+    store: History
     edge_dropout: float = 0.0
     seed: int = 0
     exact_input: bool = False

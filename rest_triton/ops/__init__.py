@@ -9,7 +9,7 @@ Tensors in ordinary memory are handled by the Numba kernels, tensors on a GPU by
 from .activate import activate, activate_definition
 from .adjacency import Adjacency
 from .backend import debug, use_backend
-from .fresh import fresh_spmm
+from .fresh import halo_spmm
 from .halo import halo, halo_definition
 from .moments import column_moments, column_moments_definition
 from .rows import gather_rows, gather_rows_definition, scatter_rows, scatter_rows_definition
@@ -22,11 +22,11 @@ __all__ = [
     "column_moments",
     "column_moments_definition",
     "debug",
-    "fresh_spmm",
     "gather_rows",
     "gather_rows_definition",
     "halo",
     "halo_definition",
+    "halo_spmm",
     "history_spmm",
     "history_spmm_definition",
     "scatter_rows",

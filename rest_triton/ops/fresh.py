@@ -1,4 +1,4 @@
-"""fresh_spmm: history_spmm where the rows of the halo are computed like those of the batch, so that they have gradients."""
+"""halo_spmm: history_spmm where the rows of the halo are computed like those of the batch, so that they have gradients."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from .adjacency import Adjacency
 from .spmm import history_spmm
 
 
-def fresh_spmm(
+def halo_spmm(
     adj: Adjacency,
     rows: Tensor,
     halo: Tensor,
@@ -34,7 +34,7 @@ def fresh_spmm(
     Example::
 
         outside = batch.halo(adj)
-        z = fresh_spmm(adj, batch.rows, outside, position, lin(x[batch.rows]), lin(x[outside]))
+        z = halo_spmm(adj, batch.rows, outside, position, lin(x[batch.rows]), lin(x[outside]))
     """
     out = history_spmm(
         adj, rows, position, x, halo_x.detach(), residual=residual, alpha=alpha, edge_dropout=edge_dropout, seed=seed

@@ -29,7 +29,7 @@ class Batch:
         device: where ``rows`` lie.
         found: its halo, where that was found before (:meth:`with_halo`).
 
-    Made by :class:`ClusterBatches` or :func:`node_batch`.
+    Made by :class:`ClusterLoader` or :func:`node_batch`.
     """
 
     num_nodes: int
@@ -170,41 +170,41 @@ class PositionMaps:
         self._free.append(position)
 
 
-class ClusterBatches:
+class ClusterLoader:
     """All clusters, some at a time, in another order each epoch.
 
     Args:
         ptr: int64[K+1]; cluster k is the nodes ``ptr[k] .. ptr[k+1]``.
-        per_batch: how many clusters make a batch; the last batch of an epoch has what is left.
+        batch_size: how many clusters make a batch; the last batch of an epoch has what is left.
         seed: the order of epoch e depends on (seed, e) alone, so any epoch can be repeated or resumed.
         device: where the rows of its batches lie.
 
     Example::
 
-        for batch in ClusterBatches(partition.ptr, 5, seed=1).epoch(0):
+        for batch in ClusterLoader(partition.ptr, 5, seed=1).epoch(0):
             ...
     """
 
-    def __init__(self, ptr: Tensor, per_batch: int, seed: int = 0, device: torch.device | str = "cpu") -> None:
+    def __init__(self, ptr: Tensor, batch_size: int, seed: int = 0, device: torch.device | str = "cpu") -> None:
         check.tensor("ptr", ptr, (torch.int64,), 1)
         check.row_pointers("ptr", ptr, int(ptr[-1]) if ptr.numel() else 0, "nodes")
         self.bounds: list[int] = ptr.tolist()
         self.num_clusters, self.num_nodes = len(self.bounds) - 1, self.bounds[-1]
-        if not 1 <= per_batch <= max(1, self.num_clusters):
+        if not 1 <= batch_size <= max(1, self.num_clusters):
             raise ValueError(
-                f"per_batch is {per_batch}; there are {self.num_clusters} clusters, so 1 to {self.num_clusters} fit"
+                f"batch_size is {batch_size}; there are {self.num_clusters} clusters, so 1 to {self.num_clusters} fit"
             )
-        self.per_batch, self.seed, self.device = per_batch, seed, torch.device(device)
+        self.batch_size, self.seed, self.device = batch_size, seed, torch.device(device)
 
     def __len__(self) -> int:
         """Batches per epoch."""
-        return -(-self.num_clusters // self.per_batch)
+        return -(-self.num_clusters // self.batch_size)
 
     def epoch(self, number: int) -> list[Batch]:
         """The batches of an epoch: every cluster in exactly one of them."""
         generator = torch.Generator().manual_seed(mix64(mix64(self.seed) + number) >> 1)
         shuffled: list[int] = torch.randperm(self.num_clusters, generator=generator).tolist()
-        return [self.batch(shuffled[at : at + self.per_batch]) for at in range(0, self.num_clusters, self.per_batch)]
+        return [self.batch(shuffled[at : at + self.batch_size]) for at in range(0, self.num_clusters, self.batch_size)]
 
     def batch(self, clusters: Sequence[int]) -> Batch:
         """The batch of these clusters. Their rows are in ascending order, whatever the order of the clusters: memory is read

@@ -25,7 +25,7 @@ import torch
 
 from ..config import Config
 from ..history import file as tables_file
-from ..history.history import HistoryStore
+from ..history.history import History
 
 MAGIC = b"rest_triton checkpoint 1\n"
 KEPT = 2  # checkpoints of epochs: should the last one be damaged, there is the one before
@@ -165,17 +165,17 @@ def tables_path(path: Path) -> Path:
     return path.with_suffix(".tables")
 
 
-def write_tables(path: Path, store: HistoryStore, step: int) -> None:
+def write_tables(path: Path, store: History, step: int) -> None:
     """The tables that belong to a checkpoint, beside it; a copy also of tables on disk, for those go on changing."""
-    store.lanes.finish()
+    store.streams.finish()
     with _prepared(tables_path(path)):
         tables_file.save(store, tables_path(path), step)
         sync_folder(path.parent)  # their name is durable before the checkpoint's is
 
 
-def read_tables(path: Path, store: HistoryStore, step: int) -> bool:
+def read_tables(path: Path, store: History, step: int) -> bool:
     """Take the tables of a checkpoint back; False if none were saved with it. Unusable if they are damaged."""
-    store.lanes.finish()
+    store.streams.finish()
     saved = tables_path(path)
     if not saved.exists():
         return False

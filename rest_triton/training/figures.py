@@ -15,7 +15,7 @@ Epochs = Sequence[Mapping[str, Any]]  # what metrics.jsonl holds, see rest_trito
 BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9"
 INK, LINE, GRID = "#222222", "#8a8a8a", "#e6e6e6"
 SPLITS = {"train": ("training", ORANGE), "val": ("validation", BLUE), "test": ("test", GREEN)}
-PARTS = {"data": SKY, "refresh": ORANGE, "train": BLUE, "evaluation": PURPLE}
+PHASES = {"data": SKY, "refresh": ORANGE, "train": BLUE, "evaluation": PURPLE}
 DPI, HEIGHT, WIDTHS = 120, 3.4, {1: 6.2, 2: 8.2, 3: 11.0, 4: 13.6}  # inches, by panels: two fill the page as they are
 FEW = 30  # as many points get a dot each
 MARGIN = 1.04  # beyond the last point
@@ -118,11 +118,11 @@ def time(epochs: Epochs) -> bytes:
     """What each epoch's seconds were spent on, stacked, with each part's share of all of them."""
     figure, (panel,) = panels_of(1, "seconds per epoch")
     timed = [epoch for epoch in epochs if "time" in epoch]
-    total = sum(sum(epoch["time"].get(part, 0) for part in PARTS) for epoch in timed)
+    total = sum(sum(epoch["time"].get(part, 0) for part in PHASES) for epoch in timed)
     numbers = _by_epoch(panel, timed)
     edges = [number - 0.5 for number in numbers] + [numbers[-1] + 0.5]
     below = [0.0] * len(timed)
-    for part, color in PARTS.items():
+    for part, color in PHASES.items():
         seconds = [epoch["time"].get(part, 0) for epoch in timed]
         if not any(seconds):
             continue

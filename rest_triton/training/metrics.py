@@ -9,7 +9,7 @@ from torch import Tensor
 from ..data.graph import MASKS, Graph
 from ..sampling.batch import Batch
 
-PARTS = tuple(mask.removesuffix("_mask") for mask in MASKS)  # train, val, test
+SPLITS = tuple(mask.removesuffix("_mask") for mask in MASKS)  # train, val, test
 
 
 def score(logits: Tensor, y: Tensor) -> float:
@@ -31,7 +31,7 @@ def scores(logits: Tensor, graph: Graph) -> dict[str, float]:
     """``{"train": …, "val": …, "test": …}`` of those that the graph has. logits: [N, C], in the order of its nodes."""
     assert graph.y is not None
     logits = logits.to(graph.y.device)
-    masks = {part: getattr(graph, mask) for part, mask in zip(PARTS, MASKS, strict=True)}
+    masks = {part: getattr(graph, mask) for part, mask in zip(SPLITS, MASKS, strict=True)}
     return {part: score(logits[mask], graph.y[mask]) for part, mask in masks.items() if mask is not None}
 
 

@@ -17,8 +17,8 @@ from torch.utils._pytree import tree_leaves
 
 from ..config import Config
 from ..data.sizes import Sizes
-from ..history.history import HistoryStore
-from ..history.streams import InOrder, Lanes
+from ..history.history import History
+from ..history.streams import Streams, SyncStreams
 from ..methods.engine import Engine, tables_of
 from ..nn import build, model_named
 from ..nn.inference import PIECE
@@ -50,15 +50,15 @@ def direct(config: Config) -> bool:
 
 def batch_rows(config: Config, sizes: Sizes) -> int:
     """Nodes in a batch."""
-    return sizes.nodes if config.base == "full" else -(-sizes.nodes * config.per_batch // config.parts)
+    return sizes.nodes if config.base == "full" else -(-sizes.nodes * config.batch_size // config.num_parts)
 
 
 def refreshed_rows(config: Config, sizes: Sizes) -> int:
     """Nodes in a batch that REST refreshes; none where it refreshes all of them by an exact pass."""
     if config.rest != "rest" or config.refresh_batch == "full":
         return 0
-    clusters = config.per_batch if config.refresh_batch == "same" else -(-config.parts // 2)
-    return -(-sizes.nodes * clusters // config.parts)
+    clusters = config.batch_size if config.refresh_batch == "same" else -(-config.num_parts // 2)
+    return -(-sizes.nodes * clusters // config.num_parts)
 
 
 def pinned_bytes(size: int) -> int:
@@ -77,15 +77,15 @@ def halo_rows(nodes: int, edges: int, rows: int) -> int:
 class _Live(TorchDispatchMode):
     """Counts the bytes of tensors that are alive, pool by pool: memory that was freed in one is not used again in another.
 
-    Pools are the lanes on a GPU, where every stream has memory of its own, and small and large blocks on a CPU. What is not
-    where the model computes has pools of its own: tables that are far away, and results on the host.
+    Pools are the streams on a GPU, where every stream has memory of its own, and small and large blocks on a CPU. What is
+    not where the model computes has pools of its own: tables that are far away, and results on the host.
     """
 
     HEAP, MAPPED, FAR, RESULT = "heap", "mapped", "far", "result"
 
-    def __init__(self, lanes: Lanes, config: Config) -> None:
+    def __init__(self, streams: Streams, config: Config) -> None:
         super().__init__()
-        self.lanes, self.on_gpu = lanes, config.device == "cuda"
+        self.streams, self.on_gpu = streams, config.device == "cuda"
         self.pinned = self.on_gpu and config.history == "pinned"
         self._known: dict[int, weakref.ref[Any]] = {}
         self._now: dict[str, int] = {}
@@ -124,7 +124,7 @@ class _Live(TorchDispatchMode):
             return self.FAR
         if shape == self._result:
             return self.RESULT
-        return self.lanes.current if self.on_gpu else self.HEAP if size < HEAP_BLOCK else self.MAPPED
+        return self.streams.current if self.on_gpu else self.HEAP if size < HEAP_BLOCK else self.MAPPED
 
     def _born(self, storage: torch.UntypedStorage, shape: tuple[int, ...]) -> None:
         key, size = storage._cdata, storage.nbytes()
@@ -147,7 +147,7 @@ class _Waiting:
     """Rows that leave for far tables, held for as long as they may have to wait."""
 
     def __init__(self, config: Config) -> None:
-        self.room = InOrder.PENDING + 1 if config.history == "disk" else 1
+        self.room = SyncStreams.PENDING + 1 if config.history == "disk" else 1
         self._sizes: deque[int] = deque(maxlen=self.room)
         # From a GPU they wait for the disk as copies on the host.
         self._rows: deque[Tensor] = deque(maxlen=1 if config.device == "cuda" else self.room)
@@ -169,7 +169,7 @@ class _Waiting:
         self._sizes.clear()
 
 
-class _Tables(HistoryStore):
+class _Tables(History):
     """Tables without memory."""
 
     def __init__(
@@ -177,13 +177,13 @@ class _Tables(HistoryStore):
     ) -> None:
         self.config, self.live, self.waiting = config, live, waiting
         with live.far(config.history == "disk"):  # stamps, too
-            super().__init__(nodes, widths, dtype=dtype, device=META, lanes=live.lanes)
+            super().__init__(nodes, widths, dtype=dtype, device=META, streams=live.streams)
 
     def _zeros(self, width: int) -> Tensor:
         with self.live.far(not self.direct):
             return super()._zeros(width)
 
-    def like(self, widths: Sequence[int], dtype: torch.dtype, **_: Any) -> "HistoryStore":
+    def like(self, widths: Sequence[int], dtype: torch.dtype, **_: Any) -> "History":
         return _Tables(self.num_nodes, widths, self.config, self.live, self.waiting, dtype)
 
     @property
@@ -289,7 +289,7 @@ def rehearse(sizes: Sizes, config: Config) -> Rehearsal:
     widths = tables_of(model, exact_input) if config.base != "full" else []
     if not widths:
         config = config.changed(history="device")  # also what would be scratch tables elsewhere is there
-    with debug(False), use_backend("kernel"), _Live(InOrder(), config) as live:
+    with debug(False), use_backend("kernel"), _Live(SyncStreams(), config) as live:
         scale, col = empty(n), empty(sizes.edges + n, dtype=torch.int32)
         adj = Adjacency(empty(n + 1, dtype=torch.int64), col, scale, scale, _checked=True).undirected()
         if config.edge_dropout > 0.0:

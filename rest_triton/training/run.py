@@ -14,7 +14,7 @@ from torch.nn import Module
 
 from .. import __version__
 from ..config import Config
-from ..data.clusters import Loaded, load_for, refuse_without
+from ..data.clusters import ClusterData, load_data, refuse_without
 from ..data.sizes import sizes_of
 from ..plan import limits_here, refuse_if_too_large
 from ..utils.machine import device_of, processor, readable
@@ -22,7 +22,7 @@ from ..utils.progress import notice, progress
 from .checkpoint import Unusable, epoch_path, epochs, read, read_tables, remove_after, remove_old, write, write_tables
 from .display import Display, peak_memory
 from .folder import RunDirectory, check_free, claimed, new_folder
-from .metrics import PARTS
+from .metrics import SPLITS
 from .profiling import profiled
 from .report import write_report, write_summary
 from .trainer import Trainer
@@ -38,7 +38,7 @@ class Run:
     """
 
     def __init__(
-        self, config: Config, loaded: Loaded, path: Path, model: type[Module] | None = None, resume: Path | None = None,
+        self, config: Config, loaded: ClusterData, path: Path, model: type[Module] | None = None, resume: Path | None = None,
         command: str = "",
     ) -> None:  # fmt: skip
         self.config, self.command = config, command
@@ -144,7 +144,7 @@ class Run:
         found = self.trainer.evaluate(error=self._due(epoch, self.config.error_every))
         record |= found
         if not self.best or found["val"] > self.best["val"]:
-            self.best = {"epoch": epoch, **{part: found[part] for part in PARTS if part in found}}
+            self.best = {"epoch": epoch, **{part: found[part] for part in SPLITS if part in found}}
             self._checkpoint(self.directory.checkpoints / "best.pt", record, tables=False)
         record |= {"best_val": self.best["val"]} | ({"best_test": self.best["test"]} if "test" in self.best else {})
 
@@ -196,7 +196,7 @@ def train(
         refuse_without(config.dataset, features=sizes.features > 0, labels=sizes.classes > 0)
         made = refuse_if_too_large(sizes, config, limits_here(config, config.root))
         print(f"memory, as planned: {', '.join(f'{readable(need)} of {tier}' for tier, need in made.totals.items())}")
-    loaded = load_for(config, getattr(model, "normalise", "gcn"))
+    loaded = load_data(config, getattr(model, "normalise", "gcn"))
     print(loaded.about)
     path = new_folder(config) if resume is None else resume if checked is None else checked.parent.parent
     began(path)

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..history.history import HistoryStore
+from ..history.history import History
 from ..history.streams import COMPUTE
 from ..methods.engine import Engine
 from ..ops import history_spmm
@@ -71,10 +71,10 @@ def mean_distance(ours: Tensor, exact: Tensor) -> tuple[float, float]:
     return distance / count, norm / count
 
 
-def table_staleness(store: HistoryStore, exact: HistoryStore) -> tuple[list[float], list[float]]:
+def table_staleness(store: History, exact: History) -> tuple[list[float], list[float]]:
     """For each table the mean over nodes of ``‖row - exact activation‖``, and the same as a share of the mean norm of exact
     activations. exact: by :func:`exact_engine`."""
-    store.lanes.finish()
+    store.streams.finish()
     both = [mean_distance(a.rows, b.rows) for a, b in zip(store.tables, exact.tables, strict=True)]
     return [distance for distance, _ in both], [distance / norm if norm > 0 else 0.0 for distance, norm in both]
 
@@ -151,7 +151,7 @@ def gradient_errors(
 
 
 @torch.no_grad()
-def _outside(engine: Engine, exact: HistoryStore, batch: Batch) -> tuple[list[float], list[float], list[float]]:
+def _outside(engine: Engine, exact: History, batch: Batch) -> tuple[list[float], list[float], list[float]]:
     """``aggregate``, ``farthest`` and ``mean`` of :class:`GradientError`."""
     adj = engine.scene.adj
     halo = batch.halo(adj)

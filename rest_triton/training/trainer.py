@@ -12,9 +12,9 @@ from torch import Tensor
 from torch.nn import Module
 
 from ..config import Config
-from ..data.clusters import Loaded
+from ..data.clusters import ClusterData
 from ..history.age import mean_age
-from ..history.history import HistoryStore
+from ..history.history import History
 from ..kernels._hash import mix64
 from ..methods import method_for
 from ..methods.engine import Engine
@@ -49,20 +49,20 @@ class Trainer:
     """A model, its optimizer, its tables and its batches, from a configuration and a seed.
 
     Args:
-        config: its device is ``cpu`` or ``cuda``. loaded: the data, by :func:`load_for`.
+        config: its device is ``cpu`` or ``cuda``. loaded: the data, by :func:`load_data`.
         model: a class whose constructor takes in_channels, out_channels and settings by name; default: the configuration's.
         folder: for tables on disk.
 
     Example::
 
-        trainer = Trainer(config, load_for(config))
+        trainer = Trainer(config, load_data(config))
         trainer.begin()
         for epoch in range(1, 11):
             print(trainer.epoch(epoch), trainer.evaluate())
     """
 
     def __init__(
-        self, config: Config, loaded: Loaded, model: type[Module] | None = None, folder: Path | None = None
+        self, config: Config, loaded: ClusterData, model: type[Module] | None = None, folder: Path | None = None
     ) -> None:
         self.config, self.loaded, self.device = config, loaded, torch.device(config.device)
         graph = loaded.graph
@@ -76,7 +76,7 @@ class Trainer:
         if config.history == "disk":
             place |= dict(folder=folder or Path("history"))
         widths = self.method.widths(self.model)
-        self.store = HistoryStore(
+        self.store = History(
             graph.num_nodes, widths, dtype=DTYPES[config.dtype], device=self.device, **(place if widths else {})
         )
         scene = Scene(

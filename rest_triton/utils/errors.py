@@ -4,7 +4,7 @@ import difflib
 from collections.abc import Iterable
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
+def did_you_mean(name: str, known: Iterable[str]) -> str:
     """``did you mean 'products'? Known are: arxiv, products``."""
     names = list(known)
     close = difflib.get_close_matches(name.lower(), names, 1, 0.5)

@@ -170,7 +170,7 @@ def test_few_warps_with_little_in_flight_do_not_reach_the_bandwidth() -> None:
 
 
 def test_instructions_count_where_they_are_known() -> None:
-    heavy = replace(BINARY, parts={"tile": {"multiply and add": 100_000}})
+    heavy = replace(BINARY, num_parts={"tile": {"multiply and add": 100_000}})
     assert estimate(work_of("spmm", SHAPES[1]), heavy, H100).low_bound == "issue"
     assert estimate(work_of("spmm", SHAPES[1]), BINARY, H100).bounds["issue"] == (0, 0)
 

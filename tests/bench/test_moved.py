@@ -49,7 +49,7 @@ def test_history_spmm(batch: Batch) -> None:
 
 def test_fresh_spmm(batch: Batch) -> None:
     halo_x = batch.table[batch.halo].float()
-    found = moved.fresh_spmm(batch, halo_x)
+    found = moved.halo_spmm(batch, halo_x)
     assert batch.adj.reverse is not None
     to_batch, to_halo = (count(batch.adj.reverse, rows, batch.position, batch.x, None) for rows in (batch.rows, batch.halo))
     assert (found["backward"].least, found["backward"].rows) == (to_batch[0] + to_halo[0], to_batch[1] + to_halo[1])

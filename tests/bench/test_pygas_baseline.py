@@ -13,7 +13,7 @@ from torch.nn import Module
 from bench.pygas import PRODUCTS, PyGAS
 from bench.pygas_models import APPNP, GCN, GCNII
 from rest_triton.data.graph import Graph
-from rest_triton.sampling.batch import ClusterBatches
+from rest_triton.sampling.batch import ClusterLoader
 
 NODES, FEATURES, HIDDEN, CLASSES = 90, 7, 8, 4
 PTR = torch.tensor([0, 16, 16, 31, 52, 70, 90])  # one cluster is empty
@@ -41,7 +41,7 @@ def graph(directed: bool = False, multilabel: bool = False, train: Tensor | None
 
 
 def trainer(
-    kind: str, per_batch: int, of: Graph | None = None, lr: float = 0.05, product: str | None = "matmul", **changes: Any
+    kind: str, batch_size: int, of: Graph | None = None, lr: float = 0.05, product: str | None = "matmul", **changes: Any
 ) -> PyGAS:
     torch.manual_seed(1)
     model = MODELS[kind]()
@@ -50,7 +50,7 @@ def trainer(
     with torch.no_grad():
         for parameter in model.parameters():  # none of them zero, such as biases are at first
             parameter.add_(0.1 * torch.randn_like(parameter))
-    return PyGAS(graph() if of is None else of, PTR, per_batch, model, lr, seed=3, product=product)
+    return PyGAS(graph() if of is None else of, PTR, batch_size, model, lr, seed=3, product=product)
 
 
 def normalised(of: Graph) -> Tensor:
@@ -185,9 +185,9 @@ def test_adam() -> None:
 
 
 @every_model
-@pytest.mark.parametrize("per_batch", [1, 3])
-def test_over_exact_tables_a_batch_is_exact(kind: str, per_batch: int) -> None:
-    run = trainer(kind, per_batch)
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_over_exact_tables_a_batch_is_exact(kind: str, batch_size: int) -> None:
+    run = trainer(kind, batch_size)
     run.epoch(0)  # running statistics and tables that are neither zero nor right
     run.model.eval()
     dense = Dense(run.model, graph())
@@ -200,9 +200,9 @@ def test_over_exact_tables_a_batch_is_exact(kind: str, per_batch: int) -> None:
 
 
 @every_model
-@pytest.mark.parametrize("per_batch", [1, 2])
-def test_fill(kind: str, per_batch: int) -> None:
-    run = trainer(kind, per_batch)
+@pytest.mark.parametrize("batch_size", [1, 2])
+def test_fill(kind: str, batch_size: int) -> None:
+    run = trainer(kind, batch_size)
     run.epoch(0)
     run.fill()
     assert run.model.training
@@ -230,9 +230,9 @@ def test_no_gradient_through_rows_from_tables(kind: str) -> None:
         assert torch.equal(table[others], before[others])
 
 
-@pytest.mark.parametrize("per_batch", [1, 2, 3])
-def test_the_subgraph_is_the_rows_of_the_adjacency(per_batch: int) -> None:
-    run, of = trainer("gcn", per_batch), graph()
+@pytest.mark.parametrize("batch_size", [1, 2, 3])
+def test_the_subgraph_is_the_rows_of_the_adjacency(batch_size: int) -> None:
+    run, of = trainer("gcn", batch_size), graph()
     exact = normalised(of)
     for epoch in range(3):
         for batch in run.batches.epoch(epoch):
@@ -245,7 +245,7 @@ def test_the_subgraph_is_the_rows_of_the_adjacency(per_batch: int) -> None:
             close(cut.adj.transposed.to_dense(), exact[batch.rows][:, n_id].t())
             assert cut.adj.transposed is cut.adj.transposed
             assert isinstance(of.x, Tensor) and torch.equal(cut.x, of.x[n_id])
-            assert (run.subgraph(batch) is cut) == (per_batch == 1)
+            assert (run.subgraph(batch) is cut) == (batch_size == 1)
 
 
 def test_batches_that_nobody_learns_from_are_left_out() -> None:
@@ -297,7 +297,7 @@ def test_the_faster_product_is_chosen() -> None:
 
 def test_the_seed_of_ours_gives_the_batches_of_ours() -> None:
     mine = [batch.clusters for batch in trainer("gcn", 2).batches.epoch(7)]
-    assert mine == [batch.clusters for batch in ClusterBatches(PTR, 2, seed=3).epoch(7)]
+    assert mine == [batch.clusters for batch in ClusterLoader(PTR, 2, seed=3).epoch(7)]
 
 
 def test_what_does_not_fit_is_refused() -> None:

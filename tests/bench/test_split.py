@@ -9,7 +9,7 @@ import torch
 
 from bench.pipelines import THEIRS, TINY, epochs, epochs_of, our_shares, permuted, pygas, settings, their_shares
 from bench.split import PARTS, Split
-from rest_triton.data.clusters import load_for
+from rest_triton.data.clusters import load_data
 from rest_triton.ops import activate, gather_rows
 from rest_triton.training.trainer import Trainer
 
@@ -54,8 +54,8 @@ def test_products_with_a_sparse_matrix_are_the_aggregate() -> None:
 
 @pytest.mark.parametrize("model", ["gcn", "appnp", "gcnii"])
 def test_pipelines_are_the_same_network_and_are_left_as_they_were(model: str, tmp_path: Path) -> None:
-    config = settings(model, TINY, str(tmp_path), True, per_batch=5, method="gas+rest").changed(dropout=0.0)
-    trainer = Trainer(config, load_for(config))
+    config = settings(model, TINY, str(tmp_path), True, batch_size=5, method="gas+rest").changed(dropout=0.0)
+    trainer = Trainer(config, load_data(config))
     theirs = pygas(config, *permuted(config), trainer)
     for name, parameter in theirs.model.named_parameters():
         mine = dict(trainer.model.named_parameters()).get(name)

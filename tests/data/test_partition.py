@@ -17,7 +17,7 @@ from ..clusters import assert_good, cluster_of, cut_of, from_kind, planted, same
 from ..ops import graphs
 
 
-@pytest.mark.parametrize("parts", [1, 2, 7, 39, 40])
+@pytest.mark.parametrize("num_parts", [1, 2, 7, 39, 40])
 @pytest.mark.parametrize("kind", graphs.KINDS)
 @pytest.mark.parametrize("method", ["stream", "random"])
 def test_every_kind_of_graph(method: Any, kind: str, parts: int, capfd: pytest.CaptureFixture[str]) -> None:
@@ -27,7 +27,7 @@ def test_every_kind_of_graph(method: Any, kind: str, parts: int, capfd: pytest.C
     assert made.method == method and capfd.readouterr().err == ""
 
 
-@pytest.mark.parametrize(("kind", "parts"), [("random", 7), ("star", 8), ("star", 39), ("chain", 3), ("edgeless", 7)])
+@pytest.mark.parametrize(("kind", "num_parts"), [("random", 7), ("star", 8), ("star", 39), ("chain", 3), ("edgeless", 7)])
 def test_every_kind_of_graph_by_metis(kind: str, parts: int, capfd: pytest.CaptureFixture[str]) -> None:
     """Directed with self-loops, duplicates and isolated nodes; a star, on which METIS leaves clusters empty; no edges."""
     graph = from_kind(kind)
@@ -62,14 +62,14 @@ def test_more_parts_than_nodes(capfd: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (dict(parts=0), "parts is 0; it must be a whole number of clusters, 1 or more"),
-        (dict(parts=-3), "parts is -3"),
-        (dict(parts=2.0), r"parts is 2\.0"),
-        (dict(parts=True), "parts is True"),
-        (dict(parts=2, method="metsi"), "method is 'metsi'; it must be one of metis, stream, random"),
-        (dict(parts=2, seed=-1), "seed is -1; it must be a whole number from 0 to 2147483647"),
-        (dict(parts=2, seed=2**31), "seed is 2147483648"),
-        (dict(parts=2, seed=0.5), r"seed is 0\.5"),
+        (dict(num_parts=0), "parts is 0; it must be a whole number of clusters, 1 or more"),
+        (dict(num_parts=-3), "parts is -3"),
+        (dict(num_parts=2.0), r"parts is 2\.0"),
+        (dict(num_parts=True), "parts is True"),
+        (dict(num_parts=2, method="metsi"), "method is 'metsi'; it must be one of metis, stream, random"),
+        (dict(num_parts=2, seed=-1), "seed is -1; it must be a whole number from 0 to 2147483647"),
+        (dict(num_parts=2, seed=2**31), "seed is 2147483648"),
+        (dict(num_parts=2, seed=0.5), r"seed is 0\.5"),
     ],
 )
 def test_bad_arguments(arguments: dict[str, Any], message: str, tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_metis_and_stream_find_planted_groups() -> None:
     assert cut["stream"] < 0.15
 
 
-@pytest.mark.parametrize(("kind", "parts"), [("planted", 10), ("planted", 300), ("star", 7), ("chain", 6), ("edgeless", 9)])
+@pytest.mark.parametrize(("kind", "num_parts"), [("planted", 10), ("planted", 300), ("star", 7), ("chain", 6), ("edgeless", 9)])
 def test_stream_respects_its_capacity(kind: str, parts: int) -> None:
     graph = planted() if kind == "planted" else from_kind(kind)
     assert partition(graph, parts, method="stream").ptr.diff().max() <= -(-105 * graph.num_nodes // (100 * parts))

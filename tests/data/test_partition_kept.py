@@ -25,7 +25,7 @@ def test_kept_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: py
     assert same(kept, made) and (kept.method, kept.cut, kept.balance) == ("metis", made.cut, made.balance)
     assert kept.apply(graph).fingerprint == made.apply(graph).fingerprint
     assert capfd.readouterr().err == ""
-    for other in (dict(parts=9, seed=3), dict(parts=10, seed=4)):
+    for other in (dict(num_parts=9, seed=3), dict(num_parts=10, seed=4)):
         with pytest.raises(TypeError):
             partition(graph, **other, root=tmp_path)
 

@@ -9,12 +9,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rest_triton.data.graph import Graph
-from rest_triton.history.history import HistoryStore
-from rest_triton.history.streams import Lanes
+from rest_triton.history.history import History
+from rest_triton.history.streams import Streams
 from rest_triton.methods.engine import Engine, tables_of
 from rest_triton.nn import APPNP, GCN, GCNII
 from rest_triton.nn.scene import Scene
-from rest_triton.sampling.batch import Batch, ClusterBatches
+from rest_triton.sampling.batch import Batch, ClusterLoader
 
 NODES, CLASSES, FEATURES = 120, 5, 12
 PTR = torch.tensor([0, 17, 30, 52, 70, 95, 120])
@@ -37,8 +37,8 @@ def graph(directed: bool = False) -> Graph:
     return Graph.from_edges(edges, NODES, symmetrise=not directed, x=x, y=y, train_mask=torch.rand(NODES, generator=g) < 0.5)
 
 
-class FarStore(HistoryStore):
-    """On a CPU, tables as beside a GPU: rows are staged, and written by the io lane."""
+class FarStore(History):
+    """On a CPU, tables as beside a GPU: rows are staged, and written by the io stream."""
 
     direct = False
 
@@ -47,19 +47,19 @@ class Run:
     """A model in training, from a seed."""
 
     def __init__(
-        self, model: str | torch.nn.Module = "gcn", *, lanes: Lanes | None = None, far: bool = False,
+        self, model: str | torch.nn.Module = "gcn", *, streams: Streams | None = None, far: bool = False,
         directed: bool = False, exact: bool = False,
         seed: int = 0, **store: Any,
     ) -> None:  # fmt: skip
         torch.manual_seed(seed)
         self.graph, self.model = graph(directed), MODELS[model]() if isinstance(model, str) else model
-        make = FarStore if far else HistoryStore
-        self.store = make(NODES, tables_of(self.model, exact), lanes=lanes, **store)
+        make = FarStore if far else History
+        self.store = make(NODES, tables_of(self.model, exact), streams=streams, **store)
         assert isinstance(self.graph.x, Tensor)
         scene = Scene(self.graph.adjacency("gcn"), self.graph.x, self.store, seed=7, exact_input=exact)
         self.engine = Engine(scene, self.model)
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=0.02)
-        self.batches, self.refresh_batches = ClusterBatches(PTR, 2, seed=1), ClusterBatches(PTR, 2, seed=2)
+        self.batches, self.refresh_batches = ClusterLoader(PTR, 2, seed=1), ClusterLoader(PTR, 2, seed=2)
         self.engine.fill()
 
     def loss_of(self, batch: Batch) -> Callable[[Tensor], Tensor | None]:
@@ -83,12 +83,12 @@ class Run:
     def losses(self, steps: int, method: str = "gas", frequency: int = 1) -> list[float]:
         return [float(loss) for n in range(steps) if (loss := self.step(n + 1, method, frequency)) is not None]
 
-    def use(self, lanes: Lanes) -> None:
-        """Go on with other lanes: nothing is left to wait for."""
-        self.store.lanes.finish()
-        self.store.lanes = self.engine.lanes = lanes
-        for guard in (*(table.guard for table in self.store.tables), self.engine.weights):
-            guard.written, guard.read = None, {}
+    def use(self, streams: Streams) -> None:
+        """Go on with other streams: nothing is left to wait for."""
+        self.store.streams.finish()
+        self.store.streams = self.engine.streams = streams
+        for resource in (*(table.resource for table in self.store.tables), self.engine.weights):
+            resource.written, resource.read = None, {}
         self.store._buffers.clear()
 
     def results(self) -> list[Tensor]:

@@ -9,8 +9,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from rest_triton.history.history import HistoryStore
-from rest_triton.history.streams import Streams
+from rest_triton.history.history import History
+from rest_triton.history.streams import CudaStreams
 from rest_triton.methods.engine import Engine
 from rest_triton.nn.scene import Scene
 
@@ -24,7 +24,7 @@ def on_gpu(model: str, **store: object) -> Run:
     run.graph = graph()
     run.model.cuda()
     assert isinstance(run.graph.x, torch.Tensor)
-    run.store = HistoryStore(NODES, run.model.widths, device="cuda", **store)
+    run.store = History(NODES, run.model.widths, device="cuda", **store)
     run.engine = Engine(Scene(run.graph.adjacency("gcn").to("cuda"), run.graph.x.cuda(), run.store, seed=7), run.model)
     run.optimizer = torch.optim.Adam(run.model.parameters(), lr=0.02)
     for batches in (run.batches, run.refresh_batches):
@@ -41,7 +41,7 @@ def on_gpu(model: str, **store: object) -> Run:
 def test_losses_as_on_a_cpu(model: str, method: str, frequency: int, place: str, tmp_path: Path) -> None:
     options = dict(place=place) | (dict(folder=tmp_path / "tables") if place == "disk" else {})
     run = on_gpu(model, **options)
-    assert isinstance(run.store.lanes, Streams)
+    assert isinstance(run.store.streams, CudaStreams)
     got = torch.tensor(run.losses(10, method, frequency))
     run.store.close()
     torch.testing.assert_close(got, torch.tensor(Run(model).losses(10, method, frequency)), rtol=1e-3, atol=1e-3)

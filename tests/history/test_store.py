@@ -10,13 +10,13 @@ import torch
 
 from rest_triton.history import file as tables_file
 from rest_triton.history.age import ages, mean_age
-from rest_triton.history.history import HistoryStore
-from rest_triton.sampling.batch import ClusterBatches, node_batch
+from rest_triton.history.history import History
+from rest_triton.sampling.batch import ClusterLoader, node_batch
 
 from .runs import NODES, FarStore, disk
 
 N, WIDTHS = 50, (3, 47)
-BATCHES = ClusterBatches(torch.tensor([0, 9, 20, 33, 50]), 4)
+BATCHES = ClusterLoader(torch.tensor([0, 9, 20, 33, 50]), 4)
 KINDS = {"range": BATCHES.batch([0, 1]), "ranges": BATCHES.batch([0, 2]), "nodes": node_batch(torch.tensor([40, 3, 17]), N),
          "empty": node_batch(torch.zeros(0, dtype=torch.int64), N), "all": BATCHES.batch(range(4))}  # fmt: skip
 
@@ -26,13 +26,13 @@ def place(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
-def with_place(place: str, folder: Path, dtype: torch.dtype = torch.float32) -> HistoryStore:
+def with_place(place: str, folder: Path, dtype: torch.dtype = torch.float32) -> History:
     if place == "disk":
-        return HistoryStore(N, WIDTHS, place="disk", folder=folder, fingerprint="f", dtype=dtype)
-    return (FarStore if place == "far" else HistoryStore)(N, WIDTHS, dtype=dtype, fingerprint="f")
+        return History(N, WIDTHS, place="disk", folder=folder, fingerprint="f", dtype=dtype)
+    return (FarStore if place == "far" else History)(N, WIDTHS, dtype=dtype, fingerprint="f")
 
 
-def rows_of(store: HistoryStore, table: int, ids: torch.Tensor) -> torch.Tensor:
+def rows_of(store: History, table: int, ids: torch.Tensor) -> torch.Tensor:
     """As a forward on the device gets them."""
     if store.direct:
         return store.tables[table].rows[ids].clone()
@@ -93,7 +93,7 @@ def test_buffers_are_used_again_and_grow() -> None:
 
 
 def test_unwritten_rows_are_refused() -> None:
-    store = HistoryStore(N, WIDTHS)
+    store = History(N, WIDTHS)
     store.record(0, KINDS["range"], torch.ones(20, 3), 1)
     store.refuse_unwritten(0, torch.arange(20))
     with pytest.raises(ValueError, match="2 of 3 rows that are read from table 0 were never written; fill the tables first"):
@@ -103,9 +103,9 @@ def test_unwritten_rows_are_refused() -> None:
 def test_pinned_without_a_gpu_says_so_once(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     if torch.cuda.is_available():
         return
-    monkeypatch.setattr(HistoryStore, "_said_so", False)
-    assert HistoryStore(N, WIDTHS, place="pinned").direct
-    HistoryStore(N, WIDTHS, place="pinned")
+    monkeypatch.setattr(History, "_said_so", False)
+    assert History(N, WIDTHS, place="pinned").direct
+    History(N, WIDTHS, place="pinned")
     assert (
         capsys.readouterr().err == "history: pinned means memory beside a GPU; without one, tables are in ordinary memory\n"
     )
@@ -113,13 +113,13 @@ def test_pinned_without_a_gpu_says_so_once(capsys: pytest.CaptureFixture[str], m
 
 def test_bad_arguments(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="place is 'ram'; it must be one of device, pinned, disk"):
-        HistoryStore(N, WIDTHS, place="ram")
+        History(N, WIDTHS, place="ram")
     with pytest.raises(TypeError, match=r"dtype is torch\.int8"):
-        HistoryStore(N, WIDTHS, dtype=torch.int8)
+        History(N, WIDTHS, dtype=torch.int8)
     with pytest.raises(ValueError, match="a folder is what disk needs"):
-        HistoryStore(N, WIDTHS, place="disk")
+        History(N, WIDTHS, place="disk")
     with pytest.raises(ValueError, match="a folder is what disk needs"):
-        HistoryStore(N, WIDTHS, folder=tmp_path)
+        History(N, WIDTHS, folder=tmp_path)
 
 
 # Ages
@@ -198,10 +198,10 @@ def test_another_step_than_the_one_on_disk(tmp_path: Path) -> None:
 LARGE = """
 import sys, torch
 import torch.nn.functional as F
-from rest_triton.sampling.batch import ClusterBatches
+from rest_triton.sampling.batch import ClusterLoader
 from rest_triton.data.datasets.synthetic import Shape, generate
 from rest_triton.methods.engine import Engine
-from rest_triton.history.history import HistoryStore
+from rest_triton.history.history import History
 from rest_triton.nn import GCN
 from rest_triton.nn.scene import Scene
 
@@ -210,12 +210,12 @@ resident = lambda: int(next(l for l in open("/proc/self/status") if l.startswith
 for place in (dict(), dict(place="disk", folder=sys.argv[1], budget=8 << 20)):
     torch.manual_seed(0)
     model = GCN(16, 128, 5, 3)
-    store = HistoryStore(graph.num_nodes, model.widths, **place)  # two tables of 20 MB
+    store = History(graph.num_nodes, model.widths, **place)  # two tables of 20 MB
     engine = Engine(Scene(graph.adjacency("gcn"), graph.x, store), model)
     engine.fill()
-    store.lanes.finish()
+    store.streams.finish()
     optimizer, before, most = torch.optim.Adam(model.parameters(), lr=0.01), resident(), 0
-    for step, batch in enumerate(ClusterBatches(torch.arange(0, 40_001, 2_000), 2).epoch(0)):
+    for step, batch in enumerate(ClusterLoader(torch.arange(0, 40_001, 2_000), 2).epoch(0)):
         loss = engine.step(batch, step + 1, lambda z: F.cross_entropy(z, batch.take(graph.y)), optimizer)
         most = max(most, resident() - before)
     print(float(loss), most)
@@ -259,7 +259,7 @@ def test_killed_while_rows_are_written(tmp_path: Path) -> None:
         time.sleep(delay)
         child.kill()
         child.wait()
-        store = HistoryStore(NODES, (16, 16), **disk(tmp_path / str(delay) / "tables"))
+        store = History(NODES, (16, 16), **disk(tmp_path / str(delay) / "tables"))
         assert store.unwritten(0, torch.arange(NODES)) == NODES  # already before anybody asks for a checkpoint
         assert not store.load(tmp_path / str(delay) / "checkpoint", 3)
         store.close()
@@ -274,7 +274,7 @@ def test_nothing_is_filled_behind_ones_back(tmp_path: Path) -> None:
 
 
 def test_nothing_saved(tmp_path: Path) -> None:
-    assert not HistoryStore(N, WIDTHS).load(tmp_path / "nothing", 3)
+    assert not History(N, WIDTHS).load(tmp_path / "nothing", 3)
 
 
 DAMAGE = {
@@ -289,7 +289,7 @@ DAMAGE = {
 
 @pytest.mark.parametrize("kind", DAMAGE)
 def test_damaged_checkpoint(kind: str, tmp_path: Path) -> None:
-    store, path = HistoryStore(N, WIDTHS, fingerprint="f"), tmp_path / "checkpoint"
+    store, path = History(N, WIDTHS, fingerprint="f"), tmp_path / "checkpoint"
     store.record(1, KINDS["all"], torch.randn(N, 47), 3)
     store.save(path, 3)
     damage, message = DAMAGE[kind]
@@ -310,7 +310,7 @@ def test_damaged_checkpoint(kind: str, tmp_path: Path) -> None:
     ],
 )
 def test_checkpoint_of_another_run(change: dict, message: str, tmp_path: Path) -> None:
-    HistoryStore(N, WIDTHS, fingerprint="f").save(tmp_path / "checkpoint", 3)
+    History(N, WIDTHS, fingerprint="f").save(tmp_path / "checkpoint", 3)
     arguments = dict(num_nodes=N, widths=WIDTHS, fingerprint="f") | change
     with pytest.raises(ValueError, match=f"checkpoint has tables with {message}; it is of another run"):
-        HistoryStore(**arguments).load(tmp_path / "checkpoint", 3)
+        History(**arguments).load(tmp_path / "checkpoint", 3)

@@ -24,7 +24,7 @@ from rest_triton.training.folder import claimed
 from ..training.commands import refusal
 
 SMALL = "synthetic:nodes=400,edges=3000,features=8,classes=4"
-TINY = ["--parts", "8", "--per-batch", "2", "--hidden-channels", "8", "--epochs", "2"]
+TINY = ["--num-parts", "8", "--batch-size", "2", "--hidden-channels", "8", "--epochs", "2"]
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
@@ -207,7 +207,7 @@ def test_the_plan_alone(lab: Callable[..., Path], capsys: pytest.CaptureFixture[
 
 
 def test_the_estimate_counts_steps_and_evaluations(tmp_path: Path) -> None:
-    config = Config(dataset="graph", epochs=10, eval_every=3, error_every=5, parts=40, per_batch=5)
+    config = Config(dataset="graph", epochs=10, eval_every=3, error_every=5, num_parts=40, batch_size=5)
     estimates = Estimates(tmp_path / "estimates.json")
     assert estimates.seconds(config, apart=False) is None
     from rest_triton.lab.plan import START, key
@@ -266,7 +266,7 @@ def test_bases() -> None:
     study = STUDIES["accuracy"]
     large = base_for(study, {"dataset": "x.npz"}, quick=False, seeds=None, nodes=10**5)
     c = large.config
-    assert (c.parts, c.per_batch, c.hidden_channels, c.batch_norm, c.dropout, c.lr) == (80, 5, 256, True, 0.5, 0.01)
+    assert (c.num_parts, c.batch_size, c.hidden_channels, c.batch_norm, c.dropout, c.lr) == (80, 5, 256, True, 0.5, 0.01)
     assert large.seeds == 5 and large.batch_sizes() == [5, 10, 20, 40] and len(large.models()) == 3
     small = base_for(study, {"dataset": "x.npz"}, quick=True, seeds=None, nodes=10**4)
     assert small.config.hidden_channels < 256 and small.config.epochs < c.epochs and len(small.batch_sizes()) == 2

@@ -71,10 +71,10 @@ def test_a_spread_has_the_decimals_of_its_mean(name: str, mean: float, std: floa
 def test_where_staleness_hurts() -> None:
     """Below in each seed, above in each, below in one: the first of them alone."""
     shown = []
-    for factor, losses in {"per_batch": (0.02, 0.03), "dropout": (-0.02, -0.03), "lr": (0.03, -0.01)}.items():
+    for factor, losses in {"batch_size": (0.02, 0.03), "dropout": (-0.02, -0.03), "lr": (0.03, -0.01)}.items():
         for seed, loss in enumerate(losses):
             shown.append(ended(GAS, seed, [0.7 + 0.1 * seed - loss], factor))
-            shown += [ended(FULL, seed, [0.7 + 0.1 * seed], "base" if factor == "per_batch" else factor)]
+            shown += [ended(FULL, seed, [0.7 + 0.1 * seed], "base" if factor == "batch_size" else factor)]
     told = STUDIES["regimes"].tell(results(*shown))[-1]
     assert told.startswith("In 1 of 3 regimes GAS was below full batch late in training")
     assert told.endswith("by more than the spread of pairs: clusters in a batch 1.")

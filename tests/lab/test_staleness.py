@@ -54,7 +54,7 @@ def test_staleness_of_each_table_is_that_of_its_rows(model: str, given: str) -> 
     trainer = begun(epochs=2, **MODELS[model], input=given)
     full = begun(**MODELS[model], method="full")
     full.model.load_state_dict(trainer.model.state_dict())
-    exact = Trainer(settings(**MODELS[model], per_batch=8, input=given), small())
+    exact = Trainer(settings(**MODELS[model], batch_size=8, input=given), small())
     exact.model.load_state_dict(trainer.model.state_dict())
     exact.engine.refresh(exact.method.batches(1)[0], 1, training=False)  # one batch of everyone writes all rows
     found = trainer.evaluate(error=True)
@@ -115,7 +115,7 @@ def test_gradients_of_fresh_tables(model: str) -> None:
     for _, found in gradients_of(begun(**MODELS[model])):
         assert found.stale < 1e-4 * found.norm and found.output < 1e-3 and max(found.aggregate + found.farthest) < 1e-4
         assert found.error == pytest.approx(found.cut, rel=1e-3) and found.cut > 1e-2 * found.norm
-    everyone = begun(**MODELS[model], per_batch=8)
+    everyone = begun(**MODELS[model], batch_size=8)
     everyone.epoch(1)
     ((_, found),) = gradients_of(everyone)
     assert found.error < 1e-4 * found.norm and found.relative < 1e-4 and found.mean == [0.0] * len(everyone.store.tables)

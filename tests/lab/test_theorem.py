@@ -82,7 +82,7 @@ def test_batches_without_a_training_node_have_no_gradient() -> None:
     from rest_triton.training.metrics import loss_for
     from rest_triton.training.trainer import Trainer
 
-    trainer = Trainer(settings(per_batch=1), small(only=3))
+    trainer = Trainer(settings(batch_size=1), small(only=3))
     trainer.begin()
     loss = partial(loss_for, trainer.loaded.graph, device=trainer.device)
     ((batch, _),) = gradient_errors(trainer.engine, trainer.method.cover(), loss, 0)

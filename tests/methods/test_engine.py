@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rest_triton.nn.context import View
 from rest_triton.ops import debug, history_spmm_definition, use_backend
-from rest_triton.sampling.batch import ClusterBatches
+from rest_triton.sampling.batch import ClusterLoader
 
 from ..history.runs import MODELS, NODES, PTR, Run, disk
 
@@ -25,7 +25,7 @@ def test_same_losses_wherever_the_tables_are(model: str, method: str, frequency:
     assert len(set(losses)) == 20  # a loss that stood still would prove nothing
     for other in (Run(model, place="pinned"), Run(model, far=True), Run(model, **disk(tmp_path / "tables"))):
         assert other.losses(20, method, frequency) == losses  # bitwise
-        other.store.lanes.finish()
+        other.store.streams.finish()
         for ours, theirs in zip(expected.results(), other.results(), strict=True):
             assert torch.equal(ours, theirs)
         other.store.close()
@@ -68,7 +68,7 @@ def test_a_batch_of_everyone_needs_no_history(model: str) -> None:
     results = []
     for method, frequency in (("gas", 0), ("rest", 2), ("is", 2)):
         run = Run(model)
-        run.batches = run.refresh_batches = ClusterBatches(PTR, 6)
+        run.batches = run.refresh_batches = ClusterLoader(PTR, 6)
         results.append(run.losses(5, method, frequency))
     assert results[0] == results[1] == results[2]
 
@@ -90,7 +90,7 @@ def test_exact_input_wherever_the_tables_are(model: str, method: str, frequency:
         )
     for other in (Run(model, exact=True, far=True), Run(model, exact=True, **disk(tmp_path / "tables"))):
         assert other.losses(12, method, frequency) == losses
-        other.store.lanes.finish()
+        other.store.streams.finish()
         for ours, theirs in zip(expected.results(), other.results(), strict=True):
             assert torch.equal(ours, theirs)
         other.store.close()
@@ -110,7 +110,7 @@ def test_exact_input_has_the_gradient_of_the_whole_neighbourhood(model: str) -> 
         batch = run.batches.epoch(0)[0]
         rows = batch.rows if everyone else slice(None)
         y = batch.take(run.graph.y)
-        used = ClusterBatches(PTR, 6).epoch(0)[0] if everyone else batch
+        used = ClusterLoader(PTR, 6).epoch(0)[0] if everyone else batch
         run.engine.train(used, 1, lambda logits, rows=rows, y=y: F.cross_entropy(logits[rows], y))
         gradients.append([p.grad for p in run.model.parameters()])
     for ours, theirs in zip(*gradients, strict=True):
@@ -157,7 +157,7 @@ def test_age_falls_with_frequency() -> None:
     ages = []
     for frequency in (0, 1, 2):
         run = Run("gcn")
-        run.batches, run.refresh_batches = ClusterBatches(PTR, 1, seed=1), ClusterBatches(PTR, 1, seed=2)
+        run.batches, run.refresh_batches = ClusterLoader(PTR, 1, seed=1), ClusterLoader(PTR, 1, seed=2)
         run.losses(30, "rest", frequency)
         ages.append(run.store.ages(0, 30).mean)
     assert ages[0] > ages[1] > ages[2]
@@ -176,7 +176,7 @@ def test_batch_norm_as_in_torch() -> None:
     """Batch statistics, running statistics and gradients of view.activate are BatchNorm1d's."""
     run = Run("gcn-norm")
     run.model.dropout = 0.0
-    run.batches = ClusterBatches(PTR, 6)
+    run.batches = ClusterLoader(PTR, 6)
     batch = run.batches.epoch(0)[0]
     assert run.graph.y is not None
     adj = run.engine.scene.adj

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from rest_triton.config import Config
-from rest_triton.history.history import HistoryStore
+from rest_triton.history.history import History
 from rest_triton.methods.frequency import Frequency, KeepAge, KeepDrift, frequency_for
 from rest_triton.methods.rest import schedule_for
-from rest_triton.sampling.batch import ClusterBatches
+from rest_triton.sampling.batch import ClusterLoader
 from rest_triton.training.trainer import Trainer
 
 from ..training.data import PTR, settings, small
@@ -18,7 +18,7 @@ from .test_rest import asked
 
 
 def auto(**changes: Any) -> Config:
-    return settings(**(dict(method="gas+rest", frequency="auto", per_batch=1) | changes))
+    return settings(**(dict(method="gas+rest", frequency="auto", batch_size=1) | changes))
 
 
 def begun(config: Config) -> Trainer:
@@ -55,13 +55,13 @@ def test_age_is_kept_by_no_more_refreshes_than_it_takes(order: str, target: floa
 def test_oldest_first_takes_fewer_refreshes() -> None:
     taken = {}
     for order in ("uniform", "oldest"):
-        engine, _ = asked(schedule_for(auto(target_age=1.5, refresh_order=order), PTR), 60, per_batch=1)
+        engine, _ = asked(schedule_for(auto(target_age=1.5, refresh_order=order), PTR), 60, batch_size=1)
         taken[order] = len(engine.refreshed)
     assert 0 < taken["oldest"] < taken["uniform"]
 
 
 def test_nothing_to_do_where_rows_are_young_anyway() -> None:
-    engine, _ = asked(schedule_for(auto(target_age=100.0), PTR), 20, per_batch=1)
+    engine, _ = asked(schedule_for(auto(target_age=100.0), PTR), 20, batch_size=1)
     assert engine.refreshed == []
 
 
@@ -77,7 +77,7 @@ class Moving:
     """An engine whose rows move by ``pace`` of their size in every step that they wait for."""
 
     def __init__(self, pace: float) -> None:
-        self.store = HistoryStore(int(PTR[-1]), [3])
+        self.store = History(int(PTR[-1]), [3])
         self.store.tables[0].rows.fill_(1.0)
         self.pace, self.written = pace, [0] * 8
 
@@ -95,7 +95,7 @@ class Moving:
 def test_drift_is_kept_by_refreshing_as_often_as_rows_move(pace: float) -> None:
     engine: Any = Moving(pace)
     schedule = schedule_for(auto(target_drift=0.05, refresh_order="oldest"), PTR)
-    drifts, batches = [], ClusterBatches(PTR, 1, seed=3)
+    drifts, batches = [], ClusterLoader(PTR, 1, seed=3)
     for step in range(1, 241):
         batch = batches.epoch(step // 8)[step % 8]
         schedule.before(engine, batch, step)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from rest_triton.methods.rest import Everyone, Importance, Oldest, Schedule, Uniform, schedule_for
-from rest_triton.sampling.batch import Batch, ClusterBatches
+from rest_triton.sampling.batch import Batch, ClusterLoader
 from rest_triton.training.trainer import Trainer
 
 from ..training.data import PTR, settings, small
@@ -19,16 +19,16 @@ class Watched:
     def __init__(self) -> None:
         self.refreshed: list[Batch] = []
         self.modes: list[bool] = []
-        self.streams: list[int] = []
+        self.draws: list[int] = []
 
-    def refresh(self, batch: Batch, step: int, *, stream: int, training: bool) -> None:
+    def refresh(self, batch: Batch, step: int, *, draw: int, training: bool) -> None:
         self.refreshed.append(batch)
         self.modes.append(training)
-        self.streams.append(stream)
+        self.draws.append(draw)
 
 
-def asked(schedule: Any, steps: int, per_batch: int = 2) -> tuple[Watched, list[Batch]]:
-    engine, batches = Watched(), ClusterBatches(PTR, per_batch, seed=9)
+def asked(schedule: Any, steps: int, batch_size: int = 2) -> tuple[Watched, list[Batch]]:
+    engine, batches = Watched(), ClusterLoader(PTR, batch_size, seed=9)
     trained = [batch for epoch in range(steps) for batch in batches.epoch(epoch)][:steps]
     for step, batch in enumerate(trained, start=1):
         schedule.before(engine, batch, step)
@@ -42,21 +42,21 @@ def test_uniform_takes_all_clusters_equally_often(frequency: int) -> None:
     assert len(engine.refreshed) == 40 * frequency
     times = Counter(cluster for batch in engine.refreshed for cluster in batch.clusters)
     assert len(times) == 8 and max(times.values()) - min(times.values()) <= 5 * frequency
-    assert engine.streams[:frequency] == list(range(1, frequency + 1)) and all(engine.modes)
+    assert engine.draws[:frequency] == list(range(1, frequency + 1)) and all(engine.modes)
     assert [b.clusters for b in engine.refreshed[::frequency]] != [b.clusters for b in trained]
 
 
 def test_uniform_is_never_the_training_batch() -> None:
-    schedule = schedule_for(settings(method="gas+rest", per_batch=1), PTR)
-    engine, trained = asked(schedule, 200, per_batch=1)
+    schedule = schedule_for(settings(method="gas+rest", batch_size=1), PTR)
+    engine, trained = asked(schedule, 200, batch_size=1)
     assert all(a.clusters != b.clusters for a, b in zip(engine.refreshed, trained, strict=True))
 
 
 def test_oldest_takes_those_that_waited_longest() -> None:
-    schedule = schedule_for(settings(method="gas+rest", per_batch=1, frequency=2, refresh_order="oldest"), PTR)
+    schedule = schedule_for(settings(method="gas+rest", batch_size=1, frequency=2, refresh_order="oldest"), PTR)
     assert isinstance(schedule, Oldest)
     written = [0] * 8
-    engine, trained = Watched(), ClusterBatches(PTR, 1, seed=9)
+    engine, trained = Watched(), ClusterLoader(PTR, 1, seed=9)
     batches = [batch for epoch in range(10) for batch in trained.epoch(epoch)]
     for step, batch in enumerate(batches, start=1):
         engine.refreshed.clear()
@@ -74,8 +74,8 @@ def test_oldest_takes_those_that_waited_longest() -> None:
 
 
 def test_oldest_has_nothing_to_do_where_everyone_is_trained_on() -> None:
-    schedule = schedule_for(settings(method="gas+rest", per_batch=8, refresh_order="oldest"), PTR)
-    engine, _ = asked(schedule, 3, per_batch=8)
+    schedule = schedule_for(settings(method="gas+rest", batch_size=8, refresh_order="oldest"), PTR)
+    engine, _ = asked(schedule, 3, batch_size=8)
     assert engine.refreshed == []
 
 

@@ -1,10 +1,10 @@
-"""fresh_spmm: the halo's rows have gradients, and they are those of the whole graph."""
+"""halo_spmm: the halo's rows have gradients, and they are those of the whole graph."""
 
 import pytest
 import torch
 from torch import Tensor
 
-from rest_triton.ops import Adjacency, fresh_spmm, halo, history_spmm
+from rest_triton.ops import Adjacency, halo, halo_spmm, history_spmm
 from rest_triton.sampling.batch import node_batch
 
 N, D = 40, 5
@@ -56,7 +56,7 @@ def test_gradients_of_the_halo(
 
     inside, around = x[rows].requires_grad_(), x[outside].requires_grad_()
     position = slots(rows.cpu(), outside.cpu()).to(place)
-    out = fresh_spmm(adj, rows, outside, position, inside, around, residual=residual_of(rows), **options)
+    out = halo_spmm(adj, rows, outside, position, inside, around, residual=residual_of(rows), **options)
     (out * weight).sum().backward()
 
     whole, everyone = x.clone().requires_grad_(), torch.arange(N, device=place)
@@ -74,9 +74,9 @@ def test_no_gradient_no_extra_work() -> None:
     outside = halo(adj, rows)
     position = slots(rows, outside)
     x, around = torch.randn(5, D, requires_grad=True), torch.randn(len(outside), D)
-    assert "ToHalo" not in type(fresh_spmm(adj, rows, outside, position, x, around).grad_fn).__name__
+    assert "ToHalo" not in type(halo_spmm(adj, rows, outside, position, x, around).grad_fn).__name__
     with torch.no_grad():
-        assert not fresh_spmm(adj, rows, outside, position, x, around.requires_grad_()).requires_grad
+        assert not halo_spmm(adj, rows, outside, position, x, around.requires_grad_()).requires_grad
 
 
 def test_a_graph_without_reverse_is_refused() -> None:
@@ -86,4 +86,4 @@ def test_a_graph_without_reverse_is_refused() -> None:
     outside = batch.halo(adj)
     around = torch.randn(len(outside), D, requires_grad=True)
     with pytest.raises(ValueError, match=r"halo_x requires a gradient but adj has no reverse; use adj\.undirected"):
-        fresh_spmm(adj, batch.rows, outside, slots(batch.rows, outside), torch.randn(5, D), around)
+        halo_spmm(adj, batch.rows, outside, slots(batch.rows, outside), torch.randn(5, D), around)

@@ -14,8 +14,8 @@ CALLS, DEPENDENCIES = ("submit", "later"), ("reads", "writes", "takes")
 def mutants(module: ModuleType, inside: Sequence[str] = ()) -> Iterator[tuple[str, ModuleType]]:
     """Copies of a module, each without one of its
 
-        self._wait(...), self._keep(...), self._wait_for(...), self._remember(...)    as statements
-        things in reads=, writes=, takes= of a call of submit or later                as elements, or whole if not a list
+        self._wait(...), self._record_stream(...), self._wait_for(...), self._remember(...)    as statements
+        things in reads=, writes=, inputs= of a call of submit or later                as elements, or whole if not a list
 
     and what was left out, with its line. The module itself is not touched. ``inside``: only in these classes and functions
     at the top of the module.

@@ -1,4 +1,4 @@
-"""Whether lanes wait for each other where they must, found out from a log of what they were given.
+"""Whether streams wait for each other where they must, found out from a log of what they were given.
 
 :func:`check` finds ops that need an order and have none. :func:`replay` runs a log in another order that its events allow,
 and :func:`interleavings` says whether the result is still the same, to the bit.
@@ -24,8 +24,8 @@ class OutOfOrder(RuntimeError):
 def check(log: Sequence[Record], known: Iterable[Tensor] = ()) -> list[str]:
     """What is wrong with the order of a program, for people to read. Nothing, if the list is empty.
 
-    Of two ops on different lanes that touch a common byte, one of them writing it, the one that the program submitted first
-    must be before the other. And a stream that uses memory which another one allocated must keep it, or the allocator
+    Of two ops on different streams that touch a common byte, one of them writing it, the one that the program submitted
+    first must be before the other. And a stream that uses memory which another one allocated must keep it, or the allocator
     may give it away too early. (The writer is no stream but a thread: it holds what it uses.)
 
     Args:
@@ -40,7 +40,7 @@ def check(log: Sequence[Record], known: Iterable[Tensor] = ()) -> list[str]:
 
 
 class _Checker:
-    """Vector clocks: for each lane, the last op of each other lane that all it does from now on comes after."""
+    """Vector clocks: for each stream, the last op of each other stream that all it does from now on comes after."""
 
     def __init__(self, log: Sequence[Record], known: set[int]) -> None:
         self.log, self.known = log, known
@@ -48,24 +48,24 @@ class _Checker:
         self.clock: dict[str, dict[str, int]] = defaultdict(dict)
         self.clock_at: dict[int, dict[str, int]] = {}  # by the index of a mark
         self.cuts = sorted({cut for op in log if isinstance(op, Op) for span in op.reads | op.writes for cut in span[1:]})
-        # By piece of memory, lane, and whether it wrote: the last op. What comes after it comes after all before it, too.
+        # By piece of memory, stream, and whether it wrote: the last op. What comes after it comes after all before it, too.
         self.uses: dict[int, dict[tuple[str, bool], int]] = defaultdict(dict)
         self.allocated: dict[int, int] = {}
         self.kept: set[tuple[str, int]] = set()
 
     def take(self, index: int, record: Record) -> None:
-        clock = self.clock[record.lane]
+        clock = self.clock[record.stream]
         if isinstance(record, Mark):
             self.clock_at[index] = dict(clock)
         elif isinstance(record, Wait):
-            for lane, last in self.clock_at[record.event.handle].items():
-                clock[lane] = max(last, clock.get(lane, -1))
+            for stream, last in self.clock_at[record.event.handle].items():
+                clock[stream] = max(last, clock.get(stream, -1))
         elif isinstance(record, Keep):
-            self.kept.add((record.lane, record.storage.data_ptr()))
+            self.kept.add((record.stream, record.storage.data_ptr()))
         else:
             self._order(index, record, clock)
             self._memory(index, record)
-            clock[record.lane] = index
+            clock[record.stream] = index
 
     def _order(self, index: int, op: Op, clock: dict[str, int]) -> None:
         missing: dict[int, tuple[str, str]] = {}
@@ -73,15 +73,15 @@ class _Checker:
             for span in spans:
                 for piece in self.cuts[bisect_left(self.cuts, span.first) : bisect_left(self.cuts, span.end)]:
                     uses = self.uses[piece]
-                    for (lane, written), last in uses.items():
-                        if lane != op.lane and (writes or written) and clock.get(lane, -1) < last:
+                    for (stream, written), last in uses.items():
+                        if stream != op.stream and (writes or written) and clock.get(stream, -1) < last:
                             verbs = "writes" if writes else "reads", "written" if written else "read"
                             missing.setdefault(last, verbs)
-                    uses[op.lane, writes] = index
+                    uses[op.stream, writes] = index
         for last, (does, was) in sorted(missing.items()):
             self.messages.append(
-                f"{self._name(index)} {does} what was {was} by {self._name(last)}, and {op.lane} has not waited for that; "
-                "submit both with one guard, or hand the tensor over with takes"
+                f"{self._name(index)} {does} what was {was} by {self._name(last)}, and {op.stream} has not waited for that; "
+                "submit both with one resource, or hand the tensor over with inputs"
             )
 
     def _memory(self, index: int, op: Op) -> None:
@@ -89,22 +89,22 @@ class _Checker:
             self.allocated[Span.of(tensor).storage] = index
         for storage in {span.storage for span in op.reads | op.writes} & self.allocated.keys() - self.known:
             by = self.allocated[storage]
-            lanes = {op.lane, self.log[by].lane}
-            if len(lanes) == 2 and WRITER not in lanes and (op.lane, storage) not in self.kept:
-                self.kept.add((op.lane, storage))  # said once
+            streams = {op.stream, self.log[by].stream}
+            if len(streams) == 2 and WRITER not in streams and (op.stream, storage) not in self.kept:
+                self.kept.add((op.stream, storage))  # said once
                 self.messages.append(
-                    f"{self._name(index)} uses memory allocated by {self._name(by)}, and {op.lane} has not kept it: it may "
-                    f"be given away before that is done; hand the tensor over from {self.log[by].lane} with takes"
+                    f"{self._name(index)} uses memory allocated by {self._name(by)}, and {op.stream} has not kept it: it "
+                    f"may be given away before that is done; hand the tensor over from {self.log[by].stream} with inputs"
                 )
 
     def _name(self, index: int) -> str:
         op = self.log[index]
         assert isinstance(op, Op)
-        return f"{op.lane}: {op.name} ({op.where}, record {index})"
+        return f"{op.stream}: {op.name} ({op.where}, record {index})"
 
 
 def replay(log: Sequence[Record], state: Sequence[Tensor], seed: int) -> None:
-    """Run the ops of a log again, in a random order that its lanes and events allow, in the same memory.
+    """Run the ops of a log again, in a random order that its streams and events allow, in the same memory.
 
     Args:
         state: every tensor from before the recording that the program writes, already put back to what it was then.
@@ -118,25 +118,25 @@ def replay(log: Sequence[Record], state: Sequence[Tensor], seed: int) -> None:
     """
     _check_state(log, state)
     draw = random.Random(seed)
-    # Changing lanes at each op keeps them abreast; a lane that runs until it has to wait gets furthest ahead.
+    # Changing streams at each op keeps them abreast; a stream that runs until it has to wait gets furthest ahead.
     stay = draw.choice((0.0, 0.9, 1.0))
     todo: dict[str, deque[int]] = defaultdict(deque)
     for index, record in enumerate(log):
-        todo[record.lane].append(index)
+        todo[record.stream].append(index)
     marked: set[int] = set()
 
     def may_run(record: Record) -> bool:
         return not isinstance(record, Wait) or record.event.handle in marked
 
-    lane = ""
+    stream = ""
     with torch.inference_mode():  # also writes tensors that were made in it
         for record in log:
             if isinstance(record, Op):
                 forget(record.allocates)
         while ready := [name for name, indices in todo.items() if indices and may_run(log[indices[0]])]:
-            if lane not in ready or draw.random() >= stay:
-                lane = draw.choice(ready)
-            index = todo[lane].popleft()
+            if stream not in ready or draw.random() >= stay:
+                stream = draw.choice(ready)
+            index = todo[stream].popleft()
             record = log[index]
             if isinstance(record, Mark):
                 marked.add(index)
@@ -144,7 +144,7 @@ def replay(log: Sequence[Record], state: Sequence[Tensor], seed: int) -> None:
                 try:
                     record.run()
                 except Exception as error:
-                    raise OutOfOrder(f"{lane}: {record.name} ({record.where}) failed with seed {seed}: {error}") from error
+                    raise OutOfOrder(f"{stream}: {record.name} ({record.where}) failed with seed {seed}: {error}") from error
 
 
 def _check_state(log: Sequence[Record], state: Sequence[Tensor]) -> None:
@@ -167,17 +167,17 @@ def interleavings(program: Callable[[Recording], object], state: Sequence[Tensor
 
     Example::
 
-        assert interleavings(lambda lanes: step(lanes, batch), [*model.parameters(), *tables], range(20)) == []
+        assert interleavings(lambda streams: step(streams, batch), [*model.parameters(), *tables], range(20)) == []
     """
     begin = [tensor.detach().clone() for tensor in state]
-    with Recording() as lanes:
-        program(lanes)
+    with Recording() as streams:
+        program(streams)
     end = [tensor.detach().clone() for tensor in state]
     different = []
     for seed in seeds:
         _restore(state, begin)
         try:
-            replay(lanes.log, state, seed)
+            replay(streams.log, state, seed)
         except OutOfOrder:
             different.append(seed)
             continue

@@ -1,18 +1,18 @@
-"""Small programs for several lanes."""
+"""Small programs for several streams."""
 
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from rest_triton.history.streams import COMPUTE, IO, REFRESH, Guard
+from rest_triton.history.streams import COMPUTE, IO, REFRESH, Resource
 from tests.streams.recorder import Recording
 
 
 def recorded(program: Callable[[Recording], object]) -> Recording:
-    with Recording() as lanes:
-        program(lanes)
-    return lanes
+    with Recording() as streams:
+        program(streams)
+    return streams
 
 
 class Everything:
@@ -27,15 +27,15 @@ class Everything:
     def state(self) -> list[Tensor]:
         return [self.table, self.mirror, self.disk, self.sums]
 
-    def __call__(self, lanes: Recording) -> None:
-        table, mirror, disk, sums = (Guard(name) for name in ("table", "mirror", "disk", "sums"))
+    def __call__(self, streams: Recording) -> None:
+        table, mirror, disk, sums = (Resource(name) for name in ("table", "mirror", "disk", "sums"))
         for step in range(3):
-            lanes.submit(COMPUTE, lambda: self.table.mul_(0.5).add_(self.mirror), reads=[mirror], writes=[table])
-            lanes.submit(REFRESH, lambda: self.sums.add_(self.table.sum(0)), reads=[table], writes=[sums])
+            streams.submit(COMPUTE, lambda: self.table.mul_(0.5).add_(self.mirror), reads=[mirror], writes=[table])
+            streams.submit(REFRESH, lambda: self.sums.add_(self.table.sum(0)), reads=[table], writes=[sums])
             h = self.table.new_full((3, 2), 1.0 + step).cumsum(0)  # after all that io waits for otherwise
-            lanes.submit(IO, lambda h=h: self.mirror.mul_(0.5).add_(h), writes=[mirror], takes=[h])
-            lanes.later(lambda: self.disk.mul_(0.5).add_(self.mirror), reads=[mirror], writes=[disk])
-            lanes.submit(COMPUTE, lambda: self.table.sub_(self.disk), reads=[disk], writes=[table])
-            lanes.submit(REFRESH, lambda: self.disk.sub_(self.table), reads=[table], writes=[disk])
-        lanes.later(lambda: self.disk.mul_(self.sums), reads=[sums], writes=[disk])
-        lanes.submit(IO, lambda: self.disk.add_(1), writes=[disk])
+            streams.submit(IO, lambda h=h: self.mirror.mul_(0.5).add_(h), writes=[mirror], inputs=[h])
+            streams.submit_io(lambda: self.disk.mul_(0.5).add_(self.mirror), reads=[mirror], writes=[disk])
+            streams.submit(COMPUTE, lambda: self.table.sub_(self.disk), reads=[disk], writes=[table])
+            streams.submit(REFRESH, lambda: self.disk.sub_(self.table), reads=[table], writes=[disk])
+        streams.submit_io(lambda: self.disk.mul_(self.sums), reads=[sums], writes=[disk])
+        streams.submit(IO, lambda: self.disk.add_(1), writes=[disk])

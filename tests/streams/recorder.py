@@ -1,18 +1,18 @@
-"""What each lane was given, as a log: made on a CPU, without a GPU.
+"""What each stream was given, as a log: made on a CPU, without a GPU.
 
-:class:`Recording` runs a program on a CPU in the order in which it submits its work, and logs what each lane was given: all
-torch ops (forward, backward, optimizer) with the bytes that they read and write, all events and waits. Streams would be
-given the same, and of their order only this would be certain:
+:class:`Recording` runs a program on a CPU in the order in which it submits its work, and logs what each stream was given:
+all torch ops (forward, backward, optimizer) with the bytes that they read and write, all events and waits.
+CudaStreams would be given the same, and of their order only this would be certain:
 
-    a before b   if both are on one lane, a first
-    a before b   if an event marks a's lane after a, and b's lane waits for it before b
+    a before b   if both are on one stream, a first
+    a before b   if an event marks a's stream after a, and b's stream waits for it before b
     a before c   if a is before b and b before c
 
 ``rest_triton.ordering`` says whether that is enough.
 
 What goes past torch is not seen: NumPy, files, ``tolist``. Numbers taken out of tensors (``item``) stay those of the
-recording; that the host waited for them counts for nothing. Backward is taken to run on the lane that asks for it, which is
-where streams run it if its forward ran there.
+recording; that the host waited for them counts for nothing. Backward is taken to run on the stream that asks for it, which
+is where streams run it if its forward ran there.
 """
 
 import sys
@@ -29,7 +29,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 import rest_triton
 from rest_triton.history import streams as _lanes
-from rest_triton.history.streams import Event, Lanes
+from rest_triton.history.streams import Event, Streams
 
 _EMPTY = {f"aten::{name}" for name in ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided")}
 #: Code that is between an op and the line that a person would call its place.
@@ -53,9 +53,9 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Op:
-    """A torch op. What it allocates, it also writes: memory may come from work that its lane has not finished."""
+    """A torch op. What it allocates, it also writes: memory may come from work that its stream has not finished."""
 
-    lane: str
+    stream: str
     name: str
     where: str
     reads: frozenset[Span]
@@ -68,34 +68,34 @@ class Op:
 class Mark:
     """An event; its handle is the index of this in the log."""
 
-    lane: str
+    stream: str
 
 
 @dataclass(frozen=True)
 class Wait:
-    lane: str
+    stream: str
     event: Event
 
 
 @dataclass(frozen=True, eq=False)
 class Keep:
-    lane: str
+    stream: str
     storage: torch.UntypedStorage
 
 
 Record = Op | Mark | Wait | Keep
 
 
-class Recording(Lanes):
-    """Lanes that log what they are given. Everything runs at once, so that the program computes what it always does.
+class Recording(Streams):
+    """Streams that log what they are given. Everything runs at once, so that the program computes what it always does.
 
     Example::
 
-        with Recording() as lanes:
+        with Recording() as streams:
             h = x * 2
-            lanes.submit(IO, lambda: table.copy_(h), writes=[guard], takes=[h])
-            y = lanes.submit(COMPUTE, lambda: table.sum(), reads=[guard])
-        assert rest_triton.ordering.check(lanes.log) == []
+            streams.submit(IO, lambda: table.copy_(h), writes=[resource], inputs=[h])
+            y = streams.submit(COMPUTE, lambda: table.sum(), reads=[resource])
+        assert rest_triton.ordering.check(streams.log) == []
     """
 
     def __init__(self) -> None:
@@ -116,29 +116,29 @@ class Recording(Lanes):
 
     def _wait(self, event: Event) -> None:
         mine = isinstance(event.handle, int) and event.handle < len(self.log)
-        if not mine or self.log[event.handle] != Mark(event.lane):
-            raise ValueError(f"{event} is not in this log; begin a recording with new guards")
+        if not mine or self.log[event.handle] != Mark(event.stream):
+            raise ValueError(f"{event} is not in this log; begin a recording with new resources")
         self.log.append(Wait(self.current, event))
 
-    def _keep(self, tensor: Tensor) -> None:
+    def _record_stream(self, tensor: Tensor) -> None:
         self.log.append(Keep(self.current, tensor.untyped_storage()))
 
 
 class _Listener(TorchDispatchMode):
     """Sees every op below autograd. What an op does inside is not seen: its schema says what it writes."""
 
-    def __init__(self, lanes: Recording) -> None:
+    def __init__(self, streams: Recording) -> None:
         super().__init__()
-        self.lanes = lanes
+        self.streams = streams
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None) -> Any:
-        result, op = _observe(self.lanes.current, func, args, kwargs or {})
+        result, op = _observe(self.streams.current, func, args, kwargs or {})
         if op is not None:
-            self.lanes.log.append(op)
+            self.streams.log.append(op)
         return result
 
 
-def _observe(lane: str, func: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[Any, Op | None]:
+def _observe(stream: str, func: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[Any, Op | None]:
     """Runs an op. Its result, and what to log of it: None if it moves no data."""
     storages = [t.untyped_storage() for t in _tensors((args, kwargs))]
     sizes = [s.nbytes() for s in storages]
@@ -169,7 +169,7 @@ def _observe(lane: str, func: Any, args: tuple, kwargs: dict[str, Any]) -> tuple
     reads = _not_empty(read) - writes
     if not reads and not writes:
         return result, None
-    return result, Op(lane, str(func), _where(), reads, writes, made, run)
+    return result, Op(stream, str(func), _where(), reads, writes, made, run)
 
 
 def _tensors(tree: Any) -> list[Tensor]:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rest_triton.history.streams import COMPUTE, IO, REFRESH, WRITER, Guard, InOrder
+from rest_triton.history.streams import COMPUTE, IO, REFRESH, WRITER, Resource, SyncStreams
 from rest_triton.ops import Adjacency, activate, gather_rows, history_spmm, scatter_rows
 from tests.streams.ordering import check
 from tests.streams.recorder import Op, Recording, Span
@@ -15,24 +15,24 @@ from tests.streams.recorder import Op, Recording, Span
 from .programs import Everything, recorded
 
 
-def ops(lanes: Recording) -> list[Op]:
-    return [record for record in lanes.log if isinstance(record, Op)]
+def ops(streams: Recording) -> list[Op]:
+    return [record for record in streams.log if isinstance(record, Op)]
 
 
-def names(lanes: Recording) -> list[str]:
-    return [op.name for op in ops(lanes)]
+def names(streams: Recording) -> list[str]:
+    return [op.name for op in ops(streams)]
 
 
 def test_a_log_names_lanes_ops_and_memory() -> None:
     x, table = torch.ones(3), torch.zeros(4, 3)
-    with Recording() as lanes:
+    with Recording() as streams:
         y = x * 2
-        with lanes.on(IO):
+        with streams.on(IO):
             table[1:3].copy_(y.expand(2, 3))
         total = table.sum().item()
     table.add_(1)  # not any more
-    multiply, copy, add, item = ops(lanes)
-    assert [op.lane for op in ops(lanes)] == [COMPUTE, IO, COMPUTE, COMPUTE] and total == 12
+    multiply, copy, add, item = ops(streams)
+    assert [op.stream for op in ops(streams)] == [COMPUTE, IO, COMPUTE, COMPUTE] and total == 12
     assert (multiply.name, copy.name, item.name) == (
         "aten.mul.Tensor",
         "aten.copy_.default",
@@ -105,16 +105,16 @@ def test_memory_that_moves_is_refused() -> None:
 
 
 def test_events_of_other_lanes_are_refused() -> None:
-    guard = Guard("table")
-    InOrder().submit(IO, lambda: None, writes=[guard])
-    with pytest.raises(ValueError, match="is not in this log; begin a recording with new guards"):
-        recorded(lambda lanes: lanes.submit(COMPUTE, lambda: None, reads=[guard]))
-    guard = Guard("table")
-    recorded(lambda lanes: lanes.submit(IO, lambda: None, writes=[guard]))
+    resource = Resource("table")
+    SyncStreams().submit(IO, lambda: None, writes=[resource])
+    with pytest.raises(ValueError, match="is not in this log; begin a recording with new resources"):
+        recorded(lambda streams: streams.submit(COMPUTE, lambda: None, reads=[resource]))
+    resource = Resource("table")
+    recorded(lambda streams: streams.submit(IO, lambda: None, writes=[resource]))
     for earlier in (0, 1):  # records, none of them an event
-        with pytest.raises(ValueError, match="is not in this log"), Recording() as lanes:
+        with pytest.raises(ValueError, match="is not in this log"), Recording() as streams:
             torch.ones(earlier)
-            lanes.submit(COMPUTE, lambda: None, reads=[guard])
+            streams.submit(COMPUTE, lambda: None, reads=[resource])
 
 
 PAIRS = {
@@ -130,21 +130,21 @@ def test_two_uses_of_a_table(kind: str, there: str, back: str) -> None:
     first, second = PAIRS[kind]
     table = torch.zeros(4)
 
-    def program(lanes: Recording, marked: str = "after", waits: str = "before") -> None:
-        with lanes.on(there):
-            event = lanes._mark()
+    def program(streams: Recording, marked: str = "after", waits: str = "before") -> None:
+        with streams.on(there):
+            event = streams._mark()
             first(table)
-            event = lanes._mark() if marked == "after" else event
-        with lanes.on(back):
+            event = streams._mark() if marked == "after" else event
+        with streams.on(back):
             if waits == "before":
-                lanes._wait(event)
+                streams._wait(event)
             second(table)
             if waits == "after":
-                lanes._wait(event)
+                streams._wait(event)
 
     assert check(recorded(program).log) == []
     for mistake in ({"marked": "too early"}, {"waits": "after"}, {"waits": "never"}):
-        (message,) = check(recorded(lambda lanes, m=mistake: program(lanes, **m)).log)
+        (message,) = check(recorded(lambda streams, m=mistake: program(streams, **m)).log)
         assert f" {kind} by {there}: aten." in message and message.startswith(f"{back}: aten.")
         assert f"{back} has not waited for that" in message and message.count("test_recorder.py:") == 2
 
@@ -152,9 +152,9 @@ def test_two_uses_of_a_table(kind: str, there: str, back: str) -> None:
 def test_readers_do_not_wait_for_each_other() -> None:
     table = torch.ones(4)
 
-    def program(lanes: Recording) -> None:
-        for lane in (COMPUTE, REFRESH, IO, WRITER):
-            with lanes.on(lane):
+    def program(streams: Recording) -> None:
+        for stream in (COMPUTE, REFRESH, IO, WRITER):
+            with streams.on(stream):
                 table.sum()
 
     assert check(recorded(program).log) == []
@@ -163,11 +163,11 @@ def test_readers_do_not_wait_for_each_other() -> None:
 def test_one_lane_needs_no_events_and_two_tables_neither() -> None:
     table, other, wide = torch.ones(4), torch.ones(8), torch.ones(4, 2)
 
-    def program(lanes: Recording) -> None:
+    def program(streams: Recording) -> None:
         table.mul_(2)
         wide[:, 0].mul_(wide[:, 1])  # reads between what it writes
         other[:4].mul_(table)
-        with lanes.on(IO):
+        with streams.on(IO):
             other[4:].mul_(2)
             other[4:].sum()
 
@@ -178,9 +178,9 @@ def test_parts_of_a_table_conflict_where_they_overlap() -> None:
     table = torch.ones(9, 2)
 
     def races(ours: slice, theirs: slice) -> int:
-        def program(lanes: Recording) -> None:
+        def program(streams: Recording) -> None:
             table[ours].mul_(2)
-            with lanes.on(IO):
+            with streams.on(IO):
                 table[theirs].mul_(2)
 
         return len(check(recorded(program).log))
@@ -192,9 +192,9 @@ def test_parts_of_a_table_conflict_where_they_overlap() -> None:
 def test_memory_shared_with_numpy_is_the_same_memory() -> None:
     array = np.zeros(10, dtype=np.float32)
 
-    def program(lanes: Recording) -> None:
+    def program(streams: Recording) -> None:
         torch.from_numpy(array).fill_(1)
-        with lanes.on(IO):
+        with streams.on(IO):
             torch.from_numpy(array[5:]).sum()
 
     assert len(check(recorded(program).log)) == 1
@@ -204,15 +204,15 @@ def test_memory_shared_with_numpy_is_the_same_memory() -> None:
 def test_order_through_a_third_lane(last: bool) -> None:
     table = torch.ones(4)
 
-    def program(lanes: Recording) -> None:
+    def program(streams: Recording) -> None:
         table.mul_(2)
-        event = lanes._mark()
-        with lanes.on(REFRESH):
-            lanes._wait(event)
-            event = lanes._mark()
-        with lanes.on(IO):
+        event = streams._mark()
+        with streams.on(REFRESH):
+            streams._wait(event)
+            event = streams._mark()
+        with streams.on(IO):
             if last:
-                lanes._wait(event)
+                streams._wait(event)
             table.mul_(2)
 
     assert len(check(recorded(program).log)) == (0 if last else 1)
@@ -221,12 +221,12 @@ def test_order_through_a_third_lane(last: bool) -> None:
 def test_an_order_with_the_last_op_is_not_one_with_the_next() -> None:
     table = torch.ones(4)
 
-    def program(lanes: Recording) -> None:
+    def program(streams: Recording) -> None:
         table.mul_(2)
-        event = lanes._mark()
+        event = streams._mark()
         table.mul_(3)  # nobody waits for this one
-        with lanes.on(IO):
-            lanes._wait(event)
+        with streams.on(IO):
+            streams._wait(event)
             table.sum()
 
     (message,) = check(recorded(program).log)
@@ -235,16 +235,16 @@ def test_an_order_with_the_last_op_is_not_one_with_the_next() -> None:
 
 @pytest.mark.parametrize("waits", [True, False])
 @pytest.mark.parametrize("keeps", [True, False])
-@pytest.mark.parametrize("lane", [IO, WRITER])
-def test_handing_over(lane: str, keeps: bool, waits: bool) -> None:
-    def program(lanes: Recording) -> Tensor:
+@pytest.mark.parametrize("stream", [IO, WRITER])
+def test_handing_over(stream: str, keeps: bool, waits: bool) -> None:
+    def program(streams: Recording) -> Tensor:
         h = torch.ones(4)
-        event = lanes._mark()
-        with lanes.on(lane):
+        event = streams._mark()
+        with streams.on(stream):
             if waits:
-                lanes._wait(event)
+                streams._wait(event)
             if keeps:
-                lanes._keep(h[1:])  # the same storage
+                streams._record_stream(h[1:])  # the same storage
             h.sum()
             h.sum()
         return h
@@ -253,25 +253,25 @@ def test_handing_over(lane: str, keeps: bool, waits: bool) -> None:
     late = [m for m in messages if "reads what was written by compute" in m]
     lost = [m for m in messages if "uses memory allocated by compute: aten.ones.default" in m and "has not kept it" in m]
     assert len(late) == (0 if waits else 2)
-    assert len(lost) == (0 if keeps or lane == WRITER else 1)  # once for two sums
+    assert len(lost) == (0 if keeps or stream == WRITER else 1)  # once for two sums
     assert len(messages) == len(late) + len(lost)
 
 
 def test_keeping_is_for_the_lane_that_uses() -> None:
-    def program(lanes: Recording) -> Tensor:
+    def program(streams: Recording) -> Tensor:
         h = torch.ones(4)
-        lanes.submit(REFRESH, h.sum, takes=[h])
-        event = lanes._mark()
-        with lanes.on(IO):
-            lanes._wait(event)
+        streams.submit(REFRESH, h.sum, inputs=[h])
+        event = streams._mark()
+        with streams.on(IO):
+            streams._wait(event)
             h.sum()
         return h
 
-    with Recording() as lanes:
-        h = program(lanes)
-    (message,) = check(lanes.log)
+    with Recording() as streams:
+        h = program(streams)
+    (message,) = check(streams.log)
     assert "io has not kept it" in message
-    assert check(lanes.log, known=[h[2:]]) == []
+    assert check(streams.log, known=[h[2:]]) == []
 
 
 def test_backward_of_our_ops_is_seen() -> None:
@@ -279,7 +279,7 @@ def test_backward_of_our_ops_is_seen() -> None:
     rows, position = torch.arange(3), torch.arange(3, dtype=torch.int32)
     x, table = torch.randn(3, 4, requires_grad=True), torch.zeros(3, 4)
 
-    def program(lanes: Recording) -> None:
+    def program(streams: Recording) -> None:
         h = activate(history_spmm(adj, rows, position, x), history=table, dropout=0.5, seed=3)
         gather_rows(h, torch.tensor([0, 0])).sum().backward()
 
@@ -292,6 +292,6 @@ def test_backward_of_our_ops_is_seen() -> None:
 
 
 def test_a_program_with_guards_is_in_order() -> None:
-    lanes = recorded(Everything())
-    assert {op.lane for op in ops(lanes)} == {COMPUTE, REFRESH, IO, WRITER}
-    assert check(lanes.log) == []
+    streams = recorded(Everything())
+    assert {op.stream for op in ops(streams)} == {COMPUTE, REFRESH, IO, WRITER}
+    assert check(streams.log) == []

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import rest_triton.history.streams
-from rest_triton.history.streams import COMPUTE, IO, REFRESH, Guard
+from rest_triton.history.streams import COMPUTE, IO, REFRESH, Resource
 from rest_triton.ops import Adjacency, activate, history_spmm, scatter_rows
 from tests.streams.ordering import OutOfOrder, check, interleavings, replay
 from tests.streams.recorder import Recording
@@ -29,9 +29,9 @@ def test_a_program_in_order_has_one_result() -> None:
     assert not torch.equal(program.table, reference.table)
 
 
-@pytest.mark.parametrize("wait", ["self._wait_for(lane, reads, writes)", "self._wait(handed)", "self._wait(event)"])
+@pytest.mark.parametrize("wait", ["self._wait_for(stream, reads, writes)", "self._wait(handed)", "self._wait(event)"])
 def test_a_program_that_does_not_wait_has_several(wait: str) -> None:
-    (mutant,) = [m for what, m in mutants(rest_triton.history.streams, ["Lanes"]) if what.endswith(wait)]
+    (mutant,) = [m for what, m in mutants(rest_triton.history.streams, ["Streams"]) if what.endswith(wait)]
     with installed(rest_triton.history.streams, mutant):
         program = Everything()
         different = interleavings(program, program.state, SEEDS)
@@ -46,43 +46,43 @@ def test_neither_lane_is_always_first(waits: bool) -> None:
     """Without waiting, orders in which io is late are met, and ones in which it is early."""
     table, copies = torch.zeros(1), torch.zeros(3)
 
-    def program(lanes: Recording) -> None:
-        guard = Guard("table")
+    def program(streams: Recording) -> None:
+        resource = Resource("table")
         for step in range(3):
-            lanes.submit(COMPUTE, lambda: table.add_(1), writes=[guard])
-            lanes.submit(IO, lambda n=step: copies[n].copy_(table[0]), reads=[guard] if waits else [])
+            streams.submit(COMPUTE, lambda: table.add_(1), writes=[resource])
+            streams.submit(IO, lambda n=step: copies[n].copy_(table[0]), reads=[resource] if waits else [])
 
-    lanes = recorded(program)
+    streams = recorded(program)
     seen = set()
     for seed in range(100):
         table.zero_()
         copies.fill_(-1)
-        replay(lanes.log, [table, copies], seed)
+        replay(streams.log, [table, copies], seed)
         seen.add(tuple(copies.tolist()))
     if waits:
         assert seen == {(1, 2, 3)}
     else:
         assert {(0, 0, 0), (3, 3, 3), (1, 2, 3)} <= seen
-        assert all(list(s) == sorted(s) for s in seen)  # each lane by itself stays in order
+        assert all(list(s) == sorted(s) for s in seen)  # each stream by itself stays in order
 
 
 def test_a_seed_is_an_order() -> None:
     table = torch.zeros(1)
     order: list[str] = []
 
-    def program(lanes: Recording) -> None:
+    def program(streams: Recording) -> None:
         for _ in range(8):
-            for lane in (COMPUTE, IO, REFRESH):
-                with lanes.on(lane):
+            for stream in (COMPUTE, IO, REFRESH):
+                with streams.on(stream):
                     table.add_(1)
 
-    lanes = recorded(program)
-    for record in lanes.log:
-        object.__setattr__(record, "run", lambda lane=record.lane: order.append(lane))
+    streams = recorded(program)
+    for record in streams.log:
+        object.__setattr__(record, "run", lambda stream=record.stream: order.append(stream))
 
     def drawn(seed: int) -> list[str]:
         order.clear()
-        replay(lanes.log, [table], seed)
+        replay(streams.log, [table], seed)
         return order.copy()
 
     orders = [drawn(seed) for seed in range(20)]
@@ -94,35 +94,35 @@ def test_values_of_the_last_time_are_gone() -> None:
     """Read before it is written, an intermediate result is NaN, although the memory held the right value."""
     total = torch.zeros(3)
 
-    def program(lanes: Recording) -> None:
+    def program(streams: Recording) -> None:
         h = torch.ones(3) * 2
-        with lanes.on(IO):
+        with streams.on(IO):
             total.add_(h)
 
-    lanes = recorded(program)
+    streams = recorded(program)
     ends = set()
     for seed in SEEDS:
         total.zero_()
-        replay(lanes.log, [total], seed)
+        replay(streams.log, [total], seed)
         ends.add(str(total.tolist()))
     assert ends == {"[2.0, 2.0, 2.0]", "[nan, nan, nan]"}
 
 
 def test_memory_that_nobody_wrote_is_nan() -> None:
     state = torch.zeros(3)
-    lanes = recorded(lambda _: state.copy_(torch.empty(3)))
-    replay(lanes.log, [state], 0)
+    streams = recorded(lambda _: state.copy_(torch.empty(3)))
+    replay(streams.log, [state], 0)
     assert state.isnan().all()
 
 
 def test_the_same_means_the_same_bits() -> None:
     """NaN is what it was, and -0 is not 0."""
     state = torch.tensor([float("nan"), 1.0])
-    assert interleavings(lambda lanes: state.mul_(2), [state], range(3)) == []
+    assert interleavings(lambda streams: state.mul_(2), [state], range(3)) == []
 
-    def race(lanes: Recording) -> None:
+    def race(streams: Recording) -> None:
         state.fill_(0.0)
-        with lanes.on(IO):
+        with streams.on(IO):
             state.fill_(-0.0)
 
     assert interleavings(race, [state], SEEDS) != []
@@ -131,32 +131,32 @@ def test_the_same_means_the_same_bits() -> None:
 def test_results_of_another_shape_are_out_of_order() -> None:
     flags, found = torch.zeros(4), torch.zeros(4)
 
-    def program(lanes: Recording) -> None:
+    def program(streams: Recording) -> None:
         flags[1:3] = 1
-        with lanes.on(IO):
+        with streams.on(IO):
             found.index_fill_(0, flags.nonzero().view(-1), 1.0)
 
     with pytest.raises(
         OutOfOrder, match=r"io: aten.nonzero.default \(test_replay.py:\d+\) failed with seed \d+: its result is \(0, 1\)"
     ):
-        lanes = recorded(program)
+        streams = recorded(program)
         for seed in SEEDS:
             flags.zero_()
-            replay(lanes.log, [flags, found], seed)
+            replay(streams.log, [flags, found], seed)
     flags.zero_()
     assert interleavings(program, [flags, found], SEEDS) != []
 
 
 def test_what_is_written_must_be_in_state() -> None:
     table, stamp = torch.zeros(4, 2), torch.zeros(4, dtype=torch.int32)
-    lanes = recorded(lambda _: scatter_rows(table, torch.arange(2), torch.ones(2, 2), stamp=stamp, step=3))
-    replay(lanes.log, [table, stamp], 0)
+    streams = recorded(lambda _: scatter_rows(table, torch.arange(2), torch.ones(2, 2), stamp=stamp, step=3))
+    replay(streams.log, [table, stamp], 0)
     table.zero_()
     for state in ([table], [stamp], [table[:3], stamp]):
         with pytest.raises(
             ValueError, match=r"scatter_rows.default \(test_replay.py:\d+\) writes \d+ bytes .* not in state"
         ):
-            replay(lanes.log, state, 0)
+            replay(streams.log, state, 0)
     assert not table.any()  # refused before anything ran
 
 
@@ -187,7 +187,7 @@ def test_every_kind_of_op_gives_the_same_bits() -> None:
     torch.manual_seed(0)
     state = torch.linspace(0, 1, 10)
     before = torch.get_rng_state()
-    assert interleavings(lambda lanes: anything_goes(state), [state], range(3)) == []
+    assert interleavings(lambda streams: anything_goes(state), [state], range(3)) == []
     assert torch.isfinite(state).all()
     after = torch.get_rng_state()
     torch.set_rng_state(before)
@@ -197,10 +197,10 @@ def test_every_kind_of_op_gives_the_same_bits() -> None:
 
 def test_a_replay_draws_no_random_numbers_of_its_own() -> None:
     state = torch.zeros(3)
-    lanes = recorded(lambda _: state.uniform_())
+    streams = recorded(lambda _: state.uniform_())
     torch.manual_seed(5)
     before = torch.get_rng_state()
-    replay(lanes.log, [state], 0)
+    replay(streams.log, [state], 0)
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -226,8 +226,8 @@ def test_training(optimizer: str, guarded: bool, threads: Callable[[int], None])
     outside = ~torch.arange(3, dtype=torch.int32)
     x, y, table = torch.randn(3, 3), torch.tensor([2, 0]), torch.zeros(3, 4)
 
-    def program(lanes: Recording) -> None:
-        weights, rows_of = Guard("weights"), Guard("table")
+    def program(streams: Recording) -> None:
+        weights, rows_of = Resource("weights"), Resource("table")
 
         def train() -> None:
             h = activate(norm(lin(x[:2])), dropout=0.3, seed=5)
@@ -242,9 +242,9 @@ def test_training(optimizer: str, guarded: bool, threads: Callable[[int], None])
             step_of.zero_grad()
 
         for _ in range(3):
-            lanes.submit(REFRESH, refresh, reads=[weights] if guarded else [], writes=[rows_of])
-            lanes.submit(COMPUTE, train, reads=[rows_of], writes=[])
-            lanes.submit(COMPUTE, update, writes=[weights])
+            streams.submit(REFRESH, refresh, reads=[weights] if guarded else [], writes=[rows_of])
+            streams.submit(COMPUTE, train, reads=[rows_of], writes=[])
+            streams.submit(COMPUTE, update, writes=[weights])
 
     assert (check(recorded(program).log) == []) == guarded
     state = [*lin.parameters(), *norm.parameters(), *norm.buffers(), table]
@@ -269,6 +269,6 @@ def test_state_that_was_there_before() -> None:
     step()
     kept = [t for t in optimizer.state[weight].values() if isinstance(t, Tensor)]
     assert weight.grad is not None and len(kept) == 3
-    assert interleavings(lambda lanes: step(), [weight, weight.grad, *kept], range(3)) == []
+    assert interleavings(lambda streams: step(), [weight, weight.grad, *kept], range(3)) == []
     with pytest.raises(ValueError, match="not in state"):
-        interleavings(lambda lanes: step(), [weight, *kept], range(1))
+        interleavings(lambda streams: step(), [weight, *kept], range(1))

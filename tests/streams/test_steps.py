@@ -7,7 +7,7 @@ from uuid import uuid4
 import pytest
 
 from rest_triton.history import history
-from rest_triton.history import streams as lanes
+from rest_triton.history import streams as streams
 from rest_triton.methods import engine
 from rest_triton.nn import context as view
 from tests.streams.ordering import _Checker, check, interleavings
@@ -48,7 +48,7 @@ def test_every_conflict_is_ordered(model: str, method: str, frequency: int, far:
     run = prepared(model, far, method, frequency)
     with Recording() as recording:
         program(run, method, frequency)(recording)
-    assert {record.lane for record in recording.log} == used(method, far)
+    assert {record.stream for record in recording.log} == used(method, far)
     assert check(recording.log) == []
 
 
@@ -65,11 +65,11 @@ def test_any_legal_interleaving_gives_the_same_bits(model: str, method: str, fre
 
 
 def refresh_before(log: list[Record], which: Callable[[Op], bool]) -> Iterator[int]:
-    """For every compute op that is asked for: the last record of the refresh lane that it certainly comes after."""
+    """For every compute op that is asked for: the last record of the refresh stream that it certainly comes after."""
     checker = _Checker(log, set())
     for index, record in enumerate(log):
         checker.take(index, record)
-        if isinstance(record, Op) and record.lane == "compute" and which(record):
+        if isinstance(record, Op) and record.stream == "compute" and which(record):
             yield checker.clock["compute"].get("refresh", -1)
 
 
@@ -91,7 +91,7 @@ def test_refresh_runs_a_layer_ahead(model: str) -> None:
         return any(span.storage == tables[table].untyped_storage().data_ptr() for span in getattr(op, spans))
 
     ops = [(i, r) for i, r in enumerate(recording.log) if isinstance(r, Op)]
-    recorded = [max(i for i, op in ops if op.lane == "refresh" and touches(op, t, "writes")) for t in range(len(tables))]
+    recorded = [max(i for i, op in ops if op.stream == "refresh" and touches(op, t, "writes")) for t in range(len(tables))]
     assert recorded == sorted(recorded) and len(set(recorded)) == len(tables)
     for table in range(len(tables)):
         known = list(refresh_before(recording.log, lambda op, t=table: reads_rows(op) and touches(op, t, "reads")))
@@ -107,7 +107,7 @@ def test_refreshed_halos_are_not_fetched_again(frequency: int) -> None:
     with Recording() as recording:
         run.use(recording)
         run.step(2, "is", frequency)
-    names = [record.name for record in recording.log if isinstance(record, Op) and record.lane == "io"]
+    names = [record.name for record in recording.log if isinstance(record, Op) and record.stream == "io"]
     assert sum("gather_rows_into" in name for name in names) == frequency * (len(run.store.tables) - 1)
 
 
@@ -135,7 +135,7 @@ def complaints(folder: Path) -> Iterator[str]:
         yield from check(recording.log)
     for options in (dict(far=True), disk(folder / uuid4().hex)):  # from the very beginning
         with Recording() as recording:
-            run = Run("gcn", lanes=recording, **options)
+            run = Run("gcn", streams=recording, **options)
             run.step(1, "rest")
             run.step(2, "is")
         scene = run.engine.scene
@@ -144,7 +144,7 @@ def complaints(folder: Path) -> Iterator[str]:
 
 
 ALL = [
-    *((lanes, *mutant) for mutant in mutants(lanes, inside=["Lanes"])),
+    *((streams, *mutant) for mutant in mutants(streams, inside=["Streams"])),
     *((module, *mutant) for module in (history, view, engine) for mutant in mutants(module)),
 ]
 

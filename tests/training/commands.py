@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 SMALL = "synthetic:nodes=600,edges=5000,features=16,classes=4"
-FEW = ["--recipe", "none", "--parts", "6", "--per-batch", "2", "--hidden-channels", "16"]
+FEW = ["--recipe", "none", "--num-parts", "6", "--batch-size", "2", "--hidden-channels", "16"]
 NODES, CLASSES, LABELS = 600, 4, 5
 
 Result = subprocess.CompletedProcess[str]
@@ -79,7 +79,7 @@ def refusal(main: Callable[[Sequence[str]], None], arguments: Sequence[str], cap
     the current folder, but for what is prepared of data."""
 
     def dates() -> dict[Path, int]:
-        return {p: p.stat().st_mtime_ns for p in Path().rglob("*") if p.is_file() and p.parts[0] != "data"}
+        return {p: p.stat().st_mtime_ns for p in Path().rglob("*") if p.is_file() and p.num_parts[0] != "data"}
 
     before = dates()
     with pytest.raises(SystemExit) as end:

@@ -6,14 +6,14 @@ import torch
 from torch import Tensor
 
 from rest_triton.config import Config
-from rest_triton.data.clusters import Loaded, with_named_edges
+from rest_triton.data.clusters import ClusterData, with_named_edges
 from rest_triton.data.graph import Graph
 
 NODES, FEATURES, CLASSES = 240, 12, 5
 PTR = torch.tensor([0, 30, 61, 95, 120, 150, 181, 215, 240])
 
 
-def small(*, seed: int = 0, directed: bool = False, only: int | None = None) -> Loaded:
+def small(*, seed: int = 0, directed: bool = False, only: int | None = None) -> ClusterData:
     """Eight clusters. only: all training nodes are in this one."""
     g = torch.Generator().manual_seed(seed)
     y = torch.randint(0, CLASSES, (NODES,), generator=g)
@@ -30,7 +30,7 @@ def small(*, seed: int = 0, directed: bool = False, only: int | None = None) -> 
         edges, NODES, symmetrise=not directed, x=x, y=y, train_mask=train, val_mask=~train & (part < 0.75),
         test_mask=~train & (part >= 0.75),
     )  # fmt: skip
-    return Loaded(
+    return ClusterData(
         graph, with_named_edges(graph.adjacency("gcn")), x, PTR, torch.arange(NODES), graph.fingerprint, "a small graph"
     )
 
@@ -38,7 +38,7 @@ def small(*, seed: int = 0, directed: bool = False, only: int | None = None) -> 
 def settings(**changes: Any) -> Config:
     """Of a run on it."""
     few: dict[str, Any] = dict(
-        dataset="small", device="cpu", parts=8, per_batch=2, hidden_channels=16, num_layers=3, lr=0.02
+        dataset="small", device="cpu", num_parts=8, batch_size=2, hidden_channels=16, num_layers=3, lr=0.02
     )
     return Config(**(few | changes))
 

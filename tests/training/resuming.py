@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from rest_triton.config import Config
-from rest_triton.data.clusters import Loaded, load_for
+from rest_triton.data.clusters import ClusterData, load_data
 from rest_triton.training import checkpoint
 from rest_triton.training import run as session
 
@@ -37,12 +37,12 @@ class Data:
     """A graph on disk and in memory."""
 
     folder: Path
-    loaded: Loaded
+    loaded: ClusterData
 
     @classmethod
     def make(cls, folder: Path, seed: int = 0, **settings: Any) -> "Data":
         write_graph(folder / "tiny.npz", seed)
-        return cls(folder, load_for(config_in(folder, **settings)))
+        return cls(folder, load_data(config_in(folder, **settings)))
 
     def config(self, **changes: Any) -> Config:
         return config_in(self.folder, **changes)
@@ -56,8 +56,8 @@ class Data:
 
 def config_in(folder: Path, **changes: Any) -> Config:
     settings: dict[str, Any] = dict(
-        dataset=str(folder / "tiny.npz"), root=str(folder / "data"), partition="stream", parts=6, per_batch=2, device="cpu",
-        num_layers=3, hidden_channels=8, dropout=0.3, lr=0.02, epochs=6, method="gas+rest", save_history=True,
+        dataset=str(folder / "tiny.npz"), root=str(folder / "data"), partition="stream", num_parts=6, batch_size=2,
+        device="cpu", num_layers=3, hidden_channels=8, dropout=0.3, lr=0.02, epochs=6, method="gas+rest", save_history=True,
     )  # fmt: skip
     return Config(**(settings | changes))
 

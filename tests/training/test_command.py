@@ -67,7 +67,7 @@ def test_what_a_run_leaves_behind(finished: dict[str, Result], cwd: Path) -> Non
     }  # fmt: skip
     assert {path.name for path in (folder / "checkpoints").iterdir()} == {"best.pt", "epoch-000002.pt", "epoch-000003.pt"}
 
-    settings = Config(dataset=SMALL, parts=6, per_batch=2, hidden_channels=16, epochs=3, device="cpu")
+    settings = Config(dataset=SMALL, num_parts=6, batch_size=2, hidden_channels=16, epochs=3, device="cpu")
     assert Config.of(str(folder / "config.yaml")) == settings
     assert all((folder / name).read_bytes().startswith(PNG) for name in pictures)
     page = (folder / "report.html").read_text()
@@ -96,7 +96,7 @@ def test_figures_of_a_run(finished: dict[str, Result], cwd: Path) -> None:
     assert result["best_epoch"] == best["epoch"] and result["finished"] is True and result["epochs"] == 3
     assert result["metric"] == "accuracy" and result["seed"] == 0 and result["seconds"] >= epochs[-1]["seconds"]
     assert result["parameters"] == (16 * 16 + 16) * 2 + 16 * 4 + 4
-    assert result["command"].startswith(f"python -m rest_triton.train --dataset {SMALL} --recipe none --parts 6")
+    assert result["command"].startswith(f"python -m rest_triton.train --dataset {SMALL} --recipe none --num-parts 6")
     assert result["versions"]["torch"] == torch.__version__
 
 
@@ -184,7 +184,7 @@ def test_several_seeds(finished: dict[str, Result], cwd: Path) -> None:
         (["--dataset", "nothing.npz"], "nothing.npz does not exist; give the path of an .npz, or the name of a data set"),
         (["--dataset", "synthetic:product"], "names no shape; did you mean 'products'?"),
         (["--dataset", SMALL, "--model", "gnc"], "model is 'gnc': did you mean 'gcn'? known are: gcn, appnp, gcnii"),
-        (["--dataset", SMALL, "--recipe", "none", "--parts", "6", "--per-batch", "7"], "per_batch is 7, and there are 6"),
+        (["--dataset", SMALL, "--recipe", "none", "--num-parts", "6", "--batch-size", "7"], "batch_size is 7"),
         (["--dataset", SMALL, "--recipe", "none", "--split", "2"], "split is 2"),
         pytest.param(
             ["--dataset", SMALL, "--recipe", "none", "--device", "cuda"], "device is cuda, but torch finds no GPU",
@@ -225,7 +225,7 @@ def test_few_training_nodes_and_no_test(cwd: Path, refused: Refused, capsys: pyt
     arrays["train_mask"] &= np.cumsum(arrays["train_mask"]) == 1
     np.savez(cwd / "few.npz", **{name: value for name, value in arrays.items() if name != "test_mask"})
     command_line.main(
-        ["--dataset", "few.npz", *FEW, "--per-batch", "1", "--max-steps", "1", "--epochs", "12", "--run-dir", "few"]
+        ["--dataset", "few.npz", *FEW, "--batch-size", "1", "--max-steps", "1", "--epochs", "12", "--run-dir", "few"]
     )
     losses = [record["loss"] for record in metrics(cwd / "few")]
     assert None in losses and any(losses)

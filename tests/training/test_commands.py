@@ -16,11 +16,11 @@ def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_prepare(tmp_path: Path) -> None:
-    first = run("rest_triton.prepare", "--dataset", SMALL, "--parts", "6", "--method", "stream", cwd=tmp_path)
+    first = run("rest_triton.prepare", "--dataset", SMALL, "--num-parts", "6", "--method", "stream", cwd=tmp_path)
     assert first.returncode == 0 and first.stderr == ""
     assert "1,500 nodes, 1" in first.stdout and "degree: mean 8.0" in first.stdout and "6 clusters by stream" in first.stdout
     assert (tmp_path / "data" / "prepared").is_dir() and len(list((tmp_path / "data" / "partitions").iterdir())) == 1
-    again = run("rest_triton.prepare", "--dataset", SMALL, "--parts", "6", "--method", "stream", cwd=tmp_path)
+    again = run("rest_triton.prepare", "--dataset", SMALL, "--num-parts", "6", "--method", "stream", cwd=tmp_path)
     lines = [[line for line in r.stdout.splitlines() if "ready after" not in line] for r in (first, again)]
     assert lines[0] == lines[1]
 
@@ -30,7 +30,7 @@ def test_prepare(tmp_path: Path) -> None:
     [
         (["--dataset", "product"], "'product' is not a data set: did you mean 'products'?"),
         (["--dataset", "nothing.npz"], "nothing.npz does not exist"),
-        (["--dataset", SMALL, "--parts", "0"], "parts is 0; it must be"),
+        (["--dataset", SMALL, "--num-parts", "0"], "parts is 0; it must be"),
         (["--dataset", SMALL, "--split", "7"], "split is 7"),
     ],
 )
@@ -42,7 +42,7 @@ def test_errors_without_traceback(arguments: list[str], message: str, tmp_path: 
 
 def test_ctrl_c(tmp_path: Path) -> None:
     """The graph is there, the clusters are not yet: no traceback, and the graph stays."""
-    command = ["rest_triton.prepare", "--dataset", "synthetic:nodes=60000,edges=4000000,features=2", "--parts", "40"]
+    command = ["rest_triton.prepare", "--dataset", "synthetic:nodes=60000,edges=4000000,features=2", "--num-parts", "40"]
     child = subprocess.Popen(
         [sys.executable, "-m", *command], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )

@@ -28,13 +28,13 @@ def printed(*arguments: str, cwd: Path) -> dict[str, Any]:
 def test_the_later_one_counts(tmp_path: Path) -> None:
     defaults = {f.name: f.default for f in fields(Config) if f.default is not MISSING}
     recipe = read_recipe("cora_gcn")
-    flags = {"per_batch": 5, "epochs": 7, "lr": 0.25, "method": "gas+rest"}
-    assert recipe["per_batch"] != 5 and recipe["epochs"] != 7 and recipe["lr"] != 0.25 and defaults["parts"] == 40
-    arguments = ["--dataset", "cora", "--per-batch", "5", "--epochs", "7", "--lr", "0.25", "--method", "gas+rest"]
+    flags = {"batch_size": 5, "epochs": 7, "lr": 0.25, "method": "gas+rest"}
+    assert recipe["batch_size"] != 5 and recipe["epochs"] != 7 and recipe["lr"] != 0.25 and defaults["num_parts"] == 40
+    arguments = ["--dataset", "cora", "--batch-size", "5", "--epochs", "7", "--lr", "0.25", "--method", "gas+rest"]
     wanted = defaults | recipe | flags | {"dataset": "cora"}
     assert printed(*arguments, cwd=tmp_path) == wanted
     assert asdict(Config.of("cora_gcn", **flags)) == wanted
-    alone = {"dataset": "cora", "per_batch": 5, "epochs": 7, "lr": 0.25, "method": "gas+rest"}
+    alone = {"dataset": "cora", "batch_size": 5, "epochs": 7, "lr": 0.25, "method": "gas+rest"}
     assert printed(*arguments, "--recipe", "none", cwd=tmp_path) == defaults | alone
 
 
@@ -87,9 +87,9 @@ def test_numbers_as_people_write_them(tmp_path: Path) -> None:
 LIMITS: list[tuple[dict[str, Any], str]] = [
     (dict(dataset=""), "dataset is missing; name one with --dataset, such as --dataset products"),
     (dict(split=-1), "split is -1; it must be at least 0"),
-    (dict(parts=0), "parts is 0; it must be at least 1"),
-    (dict(per_batch=0), "per_batch is 0; it must be at least 1"),
-    (dict(parts=6, per_batch=7), "per_batch is 7, and there are 6 clusters; give --per-batch 1 to 6, or more --parts"),
+    (dict(num_parts=0), "num_parts is 0; it must be at least 1"),
+    (dict(batch_size=0), "batch_size is 0; it must be at least 1"),
+    (dict(num_parts=6, batch_size=7), "batch_size is 7, and there are 6 clusters; give --batch-size 1 to 6"),
     (dict(partition="mets"), "partition is 'mets': did you mean 'metis'? known are: metis, stream, random"),
     (dict(num_layers=0), "num_layers is 0; it must be at least 1"),
     (dict(hidden_channels=0), "hidden_channels is 0; it must be at least 1"),
@@ -161,7 +161,7 @@ def test_every_limit_is_in_the_table() -> None:
         assert not choices or any(name == f.name and value not in choices for name, value in refused), f.name
         assert least is None or any(name == f.name and value < least for name, value in numbers), f.name
         assert most is None or any(name == f.name and value > most for name, value in numbers), f.name
-        rest: dict[str, Any] = dict(dataset="cora", per_batch=1, linear=True)
+        rest: dict[str, Any] = dict(dataset="cora", batch_size=1, linear=True)
         for good in (*choices, *(limit for limit in (least, most) if limit is not None)):
             assert getattr(Config(**(rest | {f.name: good})), f.name) == good
 
@@ -198,7 +198,7 @@ def test_recipes_that_are_wrong(text: str, message: str, tmp_path: Path) -> None
         (["--dataset", "cora", "--hidden=16"], 2, "--hidden is not a flag: did you mean '--hidden-channels'? "),
         (["cora"], 2, "cora comes after no flag; --help lists them"),
         (["--dataset", "cora", "--epochs", "x"], 1, "epochs is 'x'; it must be a whole number"),
-        (["--dataset", "cora", "--per-batch", "41"], 1, "per_batch is 41, and there are 40 clusters"),
+        (["--dataset", "cora", "--batch-size", "41"], 1, "batch_size is 41, and there are 40 clusters"),
         (["--dataset", "cora", "--model", "gnc"], 1, "model is 'gnc': did you mean 'gcn'? known are: gcn, appnp, gcnii"),
         (["--recipe", "cora"], 1, "'cora' is neither a recipe nor a file: did you mean 'cora_"),
         (["--recipe", "."], 1, "'.' is neither a recipe nor a file: known are: amazon"),

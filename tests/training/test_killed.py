@@ -27,8 +27,8 @@ from .resuming import Data, losses, records, same, state_in
 
 # A process of its own, as a person starts it.
 COMMAND = [
-    "--dataset", "synthetic:nodes=600,edges=5000,features=16,classes=4", "--recipe", "none", "--parts", "6",
-    "--per-batch", "2", "--hidden-channels", "16", "--dropout", "0.3", "--method", "gas+rest", "--epochs", "8",
+    "--dataset", "synthetic:nodes=600,edges=5000,features=16,classes=4", "--recipe", "none", "--num-parts", "6",
+    "--batch-size", "2", "--hidden-channels", "16", "--dropout", "0.3", "--method", "gas+rest", "--epochs", "8",
 ]  # fmt: skip
 
 

@@ -29,10 +29,10 @@ LARGE = Sizes(nodes=1_000_000, edges=20_000_000, features=100, classes=40, name=
 RUN = """
 import sys
 import torch
-from rest_triton.sampling.batch import ClusterBatches
+from rest_triton.sampling.batch import ClusterLoader
 from rest_triton.data.datasets import load
 from rest_triton.methods.engine import Engine
-from rest_triton.history.history import HistoryStore
+from rest_triton.history.history import History
 from rest_triton.data.partition import partition
 from rest_triton.nn import MODELS
 from rest_triton.nn.scene import Scene
@@ -45,10 +45,10 @@ adj = graph.adjacency()
 x, y, train = graph.x, graph.y, graph.train_mask
 model = MODELS[model](graph.num_features, int(hidden), graph.num_classes, num_layers=3, dropout=0.5)
 del graph
-engine = Engine(Scene(adj, x, HistoryStore(adj.num_nodes, model.widths)), model)
+engine = Engine(Scene(adj, x, History(adj.num_nodes, model.widths)), model)
 engine.fill()
 optimizer = torch.optim.Adam(model.parameters())
-for number, batch in enumerate(ClusterBatches(clusters.ptr, 5, seed=1).epoch(0)[:3], 1):
+for number, batch in enumerate(ClusterLoader(clusters.ptr, 5, seed=1).epoch(0)[:3], 1):
     mask, label = batch.take(train), batch.take(y)
     engine.step(batch, number, lambda out: torch.nn.functional.cross_entropy(out[mask], label[mask]), optimizer)
 engine.exact()
@@ -235,8 +235,8 @@ def limits(sizes: Sizes, *allowed: Config) -> dict[Any, int]:
 
 BASE = Settings(hidden_channels=128)
 DEEP = Settings("gcnii", 128, 16, dtype="bfloat16")
-GPU = Settings(hidden_channels=128, device="cuda", parts=4, per_batch=4)
-NARROW = Settings("gcnii", 16, 8, device="cuda", parts=1, per_batch=1)
+GPU = Settings(hidden_channels=128, device="cuda", num_parts=4, batch_size=4)
+NARROW = Settings("gcnii", 16, 8, device="cuda", num_parts=1, batch_size=1)
 
 
 @pytest.mark.parametrize(
@@ -247,10 +247,10 @@ NARROW = Settings("gcnii", 16, 8, device="cuda", parts=1, per_batch=1)
         (replace(BASE, history="disk", dtype="bfloat16"), {"hidden_channels": 64}, "--hidden-channels 64"),
         (replace(BASE, history="disk", dtype="bfloat16"), {"hidden_channels": 32}, "--hidden-channels 32"),
         (replace(GPU, dtype="float16"), {"history": "pinned"}, "--history pinned"),
-        (replace(GPU, model="gcnii", num_layers=8), {"per_batch": 2}, "--per-batch 2"),
-        (replace(DEEP, parts=4, per_batch=1), {"parts": 8, "per_batch": 1}, "--parts 8 --per-batch 1"),
+        (replace(GPU, model="gcnii", num_layers=8), {"batch_size": 2}, "--batch-size 2"),
+        (replace(DEEP, num_parts=4, batch_size=1), {"num_parts": 8, "batch_size": 1}, "--num-parts 8 --batch-size 1"),
         # Smaller batches alone save less than that in the end: an exact pass takes more than they do.
-        (NARROW, {"dtype": "bfloat16", "parts": 4, "per_batch": 1}, "--dtype bfloat16 --parts 4 --per-batch 1"),
+        (NARROW, {"dtype": "bfloat16", "num_parts": 4, "batch_size": 1}, "--dtype bfloat16 --num-parts 4 --batch-size 1"),
     ],
 )
 def test_smallest_change(settings: Config, change: dict[str, Any], flags: str) -> None:
@@ -283,7 +283,7 @@ def test_refusal() -> None:
     [
         ({"device": "tpu"}, "device is 'tpu'"),
         ({"hidden_channels": 0}, "hidden_channels is 0; it must be at least 1"),
-        ({"per_batch": 41}, "per_batch is 41, and there are 40 clusters"),
+        ({"batch_size": 41}, "batch_size is 41, and there are 40 clusters"),
     ],
 )
 def test_settings_are_checked(wrong: dict[str, Any], message: str) -> None:
@@ -299,7 +299,7 @@ def test_bytes_of(text: str, size: int) -> None:
 
 
 def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    few = ["--recipe", "none", "--hidden-channels", "16", "--per-batch", "1", "--root", str(tmp_path / "nothing")]
+    few = ["--recipe", "none", "--hidden-channels", "16", "--batch-size", "1", "--root", str(tmp_path / "nothing")]
     main(["--dataset", "papers100m", "--model", "gcn", "--device", "cpu", *few])
     printed = capsys.readouterr().out
     assert printed.startswith("papers100m: 111,059,956 nodes") and "history tables       host     13.2 GiB" in printed
@@ -309,7 +309,11 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert "200.0 MiB available: does not fit" in printed and "\n\nsynthetic:arxiv with gcn needs " in printed
     main([*arxiv, "--gpu-memory", "80GiB"])
     assert "80.0 GiB available: fits" in capsys.readouterr().out
-    for wrong in (["--dataset", "product"], ["--dataset", "arxiv", "--parts", "0"], ["--dataset", str(tmp_path / "a.npz")]):
+    for wrong in (
+        ["--dataset", "product"],
+        ["--dataset", "arxiv", "--num-parts", "0"],
+        ["--dataset", str(tmp_path / "a.npz")],
+    ):
         with pytest.raises(SystemExit) as exit:
             main(wrong)
         assert exit.value.code == 1 and capsys.readouterr().err.count("\n") == 1
@@ -328,7 +332,7 @@ def test_flags_of_training(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert "batches of 10 of 70 clusters: 349,862 nodes" in capsys.readouterr().out  # ceil(2,449,029 * 10 / 70)
     main([*products, "--recipe", "none"])
     assert "batches of 5 of 40 clusters: 306,129 nodes" in capsys.readouterr().out  # ceil(2,449,029 * 5 / 40)
-    main([*products, "--per-batch", "5", "--method", "gas+rest-is", "--history", "disk", "--dtype", "bfloat16"])
+    main([*products, "--batch-size", "5", "--method", "gas+rest-is", "--history", "disk", "--dtype", "bfloat16"])
     printed = capsys.readouterr().out
     assert "batches of 5 of 70 clusters" in printed and "bfloat16 tables, disk; gas+rest-is; on cpu" in printed
     main([*products, "--recipe", "arxiv_gcnii", "--dropout", "0.1", "--epochs", "7", "--no-batch-norm"])

@@ -100,8 +100,8 @@ def test_probabilities_and_embeddings(predicted: dict[str, Result], cwd: Path) -
     assert (probabilities.argmax(1) == prediction).all()
     assert embeddings.dtype == np.float32 and embeddings.shape == (NODES, 16)
     of_class = np.stack([embeddings[prediction == c].mean(0) for c in range(CLASSES)])
-    nearest = np.linalg.norm(embeddings[:, None] - of_class, axis=2).argmin(1)
-    assert (nearest == prediction).mean() > 0.8  # rows in the same order, and not in any
+    did_you_mean = np.linalg.norm(embeddings[:, None] - of_class, axis=2).argmin(1)
+    assert (did_you_mean == prediction).mean() > 0.8  # rows in the same order, and not in any
 
 
 def test_nodes_with_several_labels(

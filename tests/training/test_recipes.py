@@ -20,7 +20,7 @@ OF_A_RUN = {"run_dir", "root", "seed", "device", "runs", "split", "method", "eva
 
 # From the sources, or what a recipe says it takes where they say nothing.
 COLUMNS = (
-    "parts", "per_batch", "num_layers", "hidden_channels", "dropout", "drop_input", "batch_norm",
+    "num_parts", "batch_size", "num_layers", "hidden_channels", "dropout", "drop_input", "batch_norm",
     "epochs", "max_steps", "lr", "clip",
 )  # fmt: skip
 VALUES: dict[str, tuple[Any, ...]] = {
@@ -80,7 +80,7 @@ def test_each_names_its_source(name: str) -> None:
 @pytest.mark.parametrize("name", recipes())
 def test_settings_that_belong_together(name: str) -> None:
     settings, config = read_recipe(name), Config.of(name)
-    batches = -(-config.parts // config.per_batch)
+    batches = -(-config.num_parts // config.batch_size)
     assert config.max_steps < batches and ("max_steps" in settings) == (config.max_steps > 0)
     assert config.eval_every == 1 or config.dataset not in SMALL
     if config.model != "gcn":
@@ -100,8 +100,8 @@ def test_other_values(name: str) -> None:
 
 
 def test_what_is_given_counts_more_than_a_recipe() -> None:
-    config = Config.of("arxiv_gcn", per_batch=5, method="gas+rest")
-    assert (config.parts, config.per_batch, config.method) == (80, 5, "gas+rest")
+    config = Config.of("arxiv_gcn", batch_size=5, method="gas+rest")
+    assert (config.num_parts, config.batch_size, config.method) == (80, 5, "gas+rest")
 
 
 def test_a_setting_that_is_not_known(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_a_setting_that_is_not_known(tmp_path: Path) -> None:
     path.write_text("dataset: cora\nhiden_channels: 16\n")
     with pytest.raises(ValueError, match=r"own\.yaml: 'hiden_channels' is not a setting: did you mean 'hidden_channels'\?"):
         Config.of(str(path))
-    path.write_text((RECIPES / "cora_gcn.yaml").read_text().replace("per_batch:", "batch_size:"))
+    path.write_text((RECIPES / "cora_gcn.yaml").read_text().replace("batch_size:", "batch_size:"))
     with pytest.raises(ValueError, match=r"'batch_size' is not a setting: .*known are: dataset, "):
         Config.of(str(path))
 

@@ -14,13 +14,13 @@ from rest_triton.config import METHODS, Config
 from rest_triton.data.datasets import load
 from rest_triton.data.partition import partition
 from rest_triton.data.sizes import Sizes
-from rest_triton.history.history import HistoryStore
+from rest_triton.history.history import History
 from rest_triton.methods.engine import Engine, tables_of
 from rest_triton.nn import MODELS, build
 from rest_triton.nn.inference import PIECE
 from rest_triton.nn.scene import Scene
 from rest_triton.ops import debug, use_backend
-from rest_triton.sampling.batch import ClusterBatches
+from rest_triton.sampling.batch import ClusterLoader
 from rest_triton.training import rehearsal
 from rest_triton.training.rehearsal import batch_rows, halo_rows
 
@@ -72,14 +72,14 @@ def test_rehearsal_is_like_the_run(run: str, tmp_path: Path, monkeypatch: pytest
     graph = load("synthetic:nodes=3000,edges=20000,features=40,classes=7", tmp_path)
     clusters = partition(graph, 10, method="random")
     graph = clusters.apply(graph)
-    settings = Settings(**dict(hidden_channels=32, num_layers=4, parts=10, per_batch=2) | RUNS[run])
+    settings = Settings(**dict(hidden_channels=32, num_layers=4, num_parts=10, batch_size=2) | RUNS[run])
     assert isinstance(graph.x, torch.Tensor) and graph.y is not None
     network, exact_input = build(MODELS[settings.model], graph.num_features, 7, settings), settings.input == "exact"
     with Peak() as peak:
         for there in (graph.x, graph.y, *network.parameters(), *network.buffers()):
             there.detach()  # seen by the counter, so that no later view of it is taken for something new
         adj = graph.adjacency() if settings.edge_dropout == 0 else graph.adjacency().with_reverse()
-        store = HistoryStore(graph.num_nodes, [] if settings.method == "full" else tables_of(network, exact_input))
+        store = History(graph.num_nodes, [] if settings.method == "full" else tables_of(network, exact_input))
         scene = Scene(adj, graph.x, store, edge_dropout=settings.edge_dropout, exact_input=exact_input)
         engine = Engine(scene, network, amp=settings.amp)
         engine.fill()
@@ -89,7 +89,7 @@ def test_rehearsal_is_like_the_run(run: str, tmp_path: Path, monkeypatch: pytest
         engine.exact()
         exact = peak.most - peak.first
         optimizer = torch.optim.Adam(network.parameters())
-        batches = ClusterBatches(clusters.ptr, 2)
+        batches = ClusterLoader(clusters.ptr, 2)
         batch, other = batches.batch([1, 5]), batches.batch([2, 7])
         if settings.method == "full":
             batch = batches.batch(range(10))
@@ -127,14 +127,14 @@ def kept_in_step(rows: int, halo: int) -> int:
 
 
 def test_rehearsal_tells_step_from_pass() -> None:
-    settings = Settings(hidden_channels=128, parts=4, per_batch=1)
+    settings = Settings(hidden_channels=128, num_parts=4, batch_size=1)
     took, n = rehearsal.rehearse(LARGE, settings), LARGE.nodes
     # Two scratch tables, the result, and the last table multiplied before it is aggregated.
     assert took.exact == 4 * n * (2 * 128 + 40 + 40)
     # In small blocks: the scratch tables' stamps, the ids of all pieces; of a piece a layer's result before and after ReLU.
     assert took.heap == pytest.approx(2 * 4 * n + 8 * n + 2 * 4 * PIECE["cpu"] * 128, rel=0.001)
     assert took.step == kept_in_step(n // 4, halo_rows(n, LARGE.edges, n // 4))
-    larger = rehearsal.rehearse(LARGE, replace(settings, per_batch=2))
+    larger = rehearsal.rehearse(LARGE, replace(settings, batch_size=2))
     assert larger.exact == took.exact and larger.step == kept_in_step(n // 2, halo_rows(n, LARGE.edges, n // 2))
     assert took.parameters == 100 * 128 + 128 + 128 * 128 + 128 + 128 * 40 + 40
     assert took.aggregated == 4 * n * 100
@@ -213,7 +213,7 @@ def test_rehearsal_of_small_far_tables() -> None:
 
 def test_refresh_has_memory_of_its_own_on_a_gpu() -> None:
     """Two streams do not use each other's freed memory; on a CPU the training forward uses the refresh's."""
-    gas, rest = (Settings(hidden_channels=128, parts=4, per_batch=1, method=method) for method in ("gas", "gas+rest"))
+    gas, rest = (Settings(hidden_channels=128, num_parts=4, batch_size=1, method=method) for method in ("gas", "gas+rest"))
     assert rehearsal.rehearse(LARGE, rest).step == rehearsal.rehearse(LARGE, gas).step
     half, full = (replace(rest, refresh_batch=count) for count in ("half", "full"))
     on_gpu = [rehearsal.rehearse(LARGE, replace(settings, device="cuda")).step for settings in (gas, rest, half, full)]

@@ -19,8 +19,8 @@ from rest_triton.training.report import read_run, write_report, write_summary
 
 PNG = b"\x89PNG\r\n\x1a\n"
 SETTINGS = dict(
-    dataset="products", model="gcn", method="gas+rest", frequency=2, num_layers=3, hidden_channels=256, parts=40,
-    per_batch=5, eval_updates_history=False, seed=0,
+    dataset="products", model="gcn", method="gas+rest", frequency=2, num_layers=3, hidden_channels=256, num_parts=40,
+    batch_size=5, eval_updates_history=False, seed=0,
 )  # fmt: skip
 SUMMARY = dict(
     best_val=0.9, best_test=0.8, best_epoch=4, seconds=30.0, parameters=206895, machine="a machine",
@@ -233,7 +233,7 @@ def test_several_seeds(tmp_path: Path) -> None:
     spread = [(sum((x - mean(of)) ** 2 for x in of) / 2) ** 0.5 for of in zip(*best, strict=True)]
     assert table[5][:3] == ["mean ± std of 3", f"91.00 ± {100 * spread[0]:.2f} %", f"81.00 ± {100 * spread[1]:.2f} %"]
     assert seen.links == ["seed1/report.html"]
-    assert ["seed", "0, 1, 2, 3"] in seen.rows and ["parts", "40"] in seen.rows
+    assert ["seed", "0, 1, 2, 3"] in seen.rows and ["num_parts", "40"] in seen.rows
     assert "; 4 seeds." in seen.text and seen.text.count("python -m rest_triton.train") == 1
 
 

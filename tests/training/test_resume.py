@@ -70,7 +70,7 @@ def test_a_checkpoint_by_its_name(finished: Path, capsys: Capture) -> None:
             ["rest", "--lr", "0.5"],
             "--lr is 0.5, but rest was begun with 0.01; of a run that goes on only --checkpoint-every",
         ),
-        (["rest", "--epochs", "2", "--parts", "8"], "--parts is 8, but rest was begun with 6"),
+        (["rest", "--epochs", "2", "--num-parts", "8"], "--num-parts is 8, but rest was begun with 6"),
         (["rest/checkpoints/best.pt", "--model", "appnp"], "--model is appnp, but rest was begun with gcn"),
         (["rest", "--recipe", "none"], "--recipe is for new runs: one that goes on has its settings and its folder"),
         (["rest", "--run-dir", "new"], "--run-dir is for new runs"),

@@ -110,8 +110,8 @@ def test_a_folder_has_one_writer(tmp_path: Path) -> None:
 
 def test_two_processes_do_not_resume_one_run(tmp_path: Path) -> None:
     config = Config(
-        dataset="synthetic:nodes=300,edges=2000", epochs=1, run_dir=str(tmp_path / "run"), root=str(tmp_path), parts=4,
-        per_batch=2, hidden_channels=8, device="cpu",
+        dataset="synthetic:nodes=300,edges=2000", epochs=1, run_dir=str(tmp_path / "run"), root=str(tmp_path), num_parts=4,
+        batch_size=2, hidden_channels=8, device="cpu",
     )  # fmt: skip
     train(config)
     before = (tmp_path / "run" / "metrics.jsonl").read_bytes()

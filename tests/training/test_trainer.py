@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rest_triton.config import Config
-from rest_triton.data.clusters import Loaded
+from rest_triton.data.clusters import ClusterData
 from rest_triton.ops import use_backend
 from rest_triton.sampling.batch import Batch
 from rest_triton.training.diagnosis import NotFinite
@@ -37,7 +37,7 @@ METHODS: dict[str, dict[str, Any]] = {
 }
 
 
-def begun(config: Config, loaded: Loaded | None = None) -> Trainer:
+def begun(config: Config, loaded: ClusterData | None = None) -> Trainer:
     trainer = Trainer(config, small() if loaded is None else loaded)
     trainer.begin()
     return trainer
@@ -52,7 +52,7 @@ def test_one_batch_of_everyone_is_full_batch_training(model: str) -> None:
     """Then every method has the same losses and gradients, to rounding."""
     found = {}
     for name, method in METHODS.items():
-        trainer = begun(settings(**MODELS[model], **method, per_batch=8))
+        trainer = begun(settings(**MODELS[model], **method, batch_size=8))
         found[name] = (losses(trainer, 6), gradients(trainer.model))
     expected = found.pop("full")
     assert expected[0][-1] < expected[0][0]
@@ -192,7 +192,7 @@ def test_age_falls_with_frequency_and_oldest_is_the_most_even() -> None:
         more |= dict(frequency=3) if name == "rest-3" else {}
         more |= dict(refresh_order="oldest") if name == "oldest" else {}
         more |= dict(refresh_batch="full") if name == "full refresh" else {}
-        trainer = begun(settings(per_batch=1, **more))
+        trainer = begun(settings(batch_size=1, **more))
         ages[name] = sum(trainer.epoch(number)["age"] for number in range(1, 7)) / 6
     assert ages["gas"] > ages["rest-1"] > ages["oldest"] > 0 and ages["rest-1"] > ages["rest-3"] > ages["full refresh"] == 0
 
@@ -267,7 +267,7 @@ def test_first_aggregate_is_computed_once_when_nothing_upstream_is_random(monkey
 
 
 def test_batches_without_a_training_node_still_write_their_rows() -> None:
-    trainer = begun(settings(per_batch=1), small(only=3))
+    trainer = begun(settings(batch_size=1), small(only=3))
     before = [p.clone() for p in trainer.model.parameters()]
     trainer.epoch(1)
     assert trainer.step == 8 and trainer.store.ages(0, 8).percentiles[3] <= 7
@@ -299,7 +299,7 @@ def test_max_steps() -> None:
     ],
 )
 def test_a_loss_that_is_not_finite_is_explained(break_it: str, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    trainer = begun(settings(per_batch=4, num_layers=3))
+    trainer = begun(settings(batch_size=4, num_layers=3))
     trainer.step = 1
     with torch.no_grad():
         if break_it == "weight":

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from rest_triton.utils import progress as module
-from rest_triton.utils.errors import nearest
+from rest_triton.utils.errors import did_you_mean
 from rest_triton.utils.machine import available_memory, readable
 from rest_triton.utils.progress import notice, progress
 
@@ -78,5 +78,5 @@ def test_sizes_and_names_for_people() -> None:
         "3072.0 GiB",
     ]
     assert 1 << 20 < available_memory() < 1 << 50
-    assert nearest("Product", ["arxiv", "products"]) == "did you mean 'products'? known are: arxiv, products"
-    assert nearest("xyz", ["arxiv", "products"]) == "known are: arxiv, products"
+    assert did_you_mean("Product", ["arxiv", "products"]) == "did you mean 'products'? known are: arxiv, products"
+    assert did_you_mean("xyz", ["arxiv", "products"]) == "known are: arxiv, products"

@@ -15,7 +15,7 @@ from .. import prepared
 from ..convert import from_npz
 from ..graph import Graph
 from ...utils.progress import notice, progress
-from ...utils.errors import nearest
+from ...utils.errors import did_you_mean
 from . import ogb, pyg, synthetic
 from .registry import Dataset
 
@@ -58,7 +58,7 @@ def load(name: str, root: Path | str = "data", *, split: int = 0) -> Graph:
             about = {"npz": digest, "revision": 1}
             return _prepared(name, f"{path.stem}-{digest[:12]}", root, about, lambda workspace: from_npz(path))
         return from_npz(path)  # says what is wrong
-    raise ValueError(f"{name!r} is not a data set: {nearest(name, DATASETS)}; or synthetic:<shape>, or the path of an .npz")
+    raise ValueError(f"{name!r} is not a data set: {did_you_mean(name, DATASETS)}; or synthetic:<shape>, or the path of an .npz")
 
 
 def _digest(path: Path) -> str:

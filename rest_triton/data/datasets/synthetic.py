@@ -19,7 +19,7 @@ from ...kernels._hash import seed_key
 from ...kernels.cpu import synthetic as kernels
 from ...utils.machine import available_memory, readable
 from ...ops.memory import new_rows
-from ...utils.errors import nearest
+from ...utils.errors import did_you_mean
 
 PREFIX = "synthetic:"
 REVISION = 1  # raise it when the same name gives another graph: stored ones are then made again
@@ -74,7 +74,7 @@ def parse(name: str) -> Shape:
         known, at, scale = first.partition("@")
         if known not in SHAPES:
             raise ValueError(
-                f"{name!r} names no shape; {nearest(known, SHAPES)} (or numbers: synthetic:nodes=20000,edges=300000)"
+                f"{name!r} names no shape; {did_you_mean(known, SHAPES)} (or numbers: synthetic:nodes=20000,edges=300000)"
             )
         shape = SHAPES[known]
         try:
@@ -88,7 +88,7 @@ def parse(name: str) -> Shape:
     for item in rest:
         key, _, value = item.partition("=")
         if key not in types:
-            raise ValueError(f"{name!r} has {key!r}; {nearest(key, types)}")
+            raise ValueError(f"{name!r} has {key!r}; {did_you_mean(key, types)}")
         try:
             given[key] = types[key](value)
         except ValueError:

@@ -30,7 +30,7 @@ def _cases(base: Base) -> list[Case]:
 
 def measure(config: Config, folder: Path) -> None:
     """Gradients of the run's last weights and tables, into gradients.json. The tables are removed then: they are large."""
-    from ...data.clusters import load_for
+    from ...data.clusters import load_data
     from ...training.metrics import loss_for
     from ...training.staleness import gradient_errors
     from ...training.trainer import Trainer
@@ -40,7 +40,7 @@ def measure(config: Config, folder: Path) -> None:
     if (folder / LEAVES).exists():
         return
     config = config.changed(device=device_of(config.device))
-    loaded = load_for(config)
+    loaded = load_data(config)
     trainer = Trainer(config, loaded, folder=folder / "history")
     try:
         checkpoint = epochs(folder / "checkpoints")[-1]

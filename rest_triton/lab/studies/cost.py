@@ -71,11 +71,11 @@ ACCUMULATION = Study(
 def _efficiency(base: Base) -> list[Case]:
     often = {} if "eval_every" in base.given else dict(eval_every=1)
     cases = []
-    for per_batch in base.batch_sizes():
+    for batch_size in base.batch_sizes():
         for method, settings in base.methods().items():
-            labels = {"per_batch": "all" if method == FULL else per_batch, "method": method}
+            labels = {"batch_size": "all" if method == FULL else batch_size, "method": method}
             more = often if method != FULL else {}
-            cases.append(base.case(labels, **(settings | more), per_batch=per_batch))
+            cases.append(base.case(labels, **(settings | more), batch_size=batch_size))
     return distinct(cases)
 
 
@@ -102,21 +102,21 @@ def _reach(results: Results) -> None:
 
 
 def _draw_efficiency(results: Results) -> dict[str, bytes]:
-    sizes = [size for size in results.values("per_batch") if size != "all"]
+    sizes = [size for size in results.values("batch_size") if size != "all"]
     full, panels = results.where(method=FULL), []
     for name, scale in (("memory", 1 / 2**20), ("target_seconds", 1.0)):
         level = results.spread(full[0], name) if full else None
         lines: dict[str, Series] = {}
         for method in (m for m in results.values("method") if m != FULL):
             groups = results.where(method=method)
-            place = [float(sizes.index(g[0].case.labels["per_batch"])) for g in groups]
+            place = [float(sizes.index(g[0].case.labels["batch_size"])) for g in groups]
             lines[method] = along(results, groups, name, place, scale)
         levels = {} if level is None else {FULL: scale * level.mean}
         panels.append(Panel("clusters in a batch", lines, names=[str(size) for size in sizes], levels=levels))
     labels = ["peak memory (MiB)", f"seconds to {100 * target(results):.1f} % validation"]
     pictures = {"efficiency.png": draw(panels, "", shared=False, ylabels=labels, zero=True)}
     if sizes:
-        groups = results.where(per_batch=sizes[0]) + full
+        groups = results.where(batch_size=sizes[0]) + full
         curves = [
             Panel(
                 "seconds of training",
@@ -132,7 +132,7 @@ def _tell_efficiency(results: Results) -> list[str]:
     parts = []
     for group in results.groups.values():
         seconds = [o.row["target_seconds"] for o in group if "target_seconds" in o.row]
-        memory, size = results.spread(group, "memory"), group[0].case.labels["per_batch"]
+        memory, size = results.spread(group, "memory"), group[0].case.labels["batch_size"]
         if seconds and memory is not None:
             where = "" if size == "all" else f" ({size} clusters)"
             parts.append(f"{title(group)}{where} {duration(mean(seconds))} and {readable(memory.mean)}")

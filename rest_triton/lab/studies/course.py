@@ -20,20 +20,20 @@ def _every(base: Base, times: int) -> dict[str, Any]:
 def _convergence(base: Base) -> list[Case]:
     often = {} if "eval_every" in base.given else dict(eval_every=1)
     cases = []
-    for per_batch in base.batch_sizes()[:: 1 if base.quick else 2]:
+    for batch_size in base.batch_sizes()[:: 1 if base.quick else 2]:
         for method, settings in base.methods().items():
-            batch = "all" if method == FULL else per_batch
+            batch = "all" if method == FULL else batch_size
             # Full batch is evaluated after every fourth step: an evaluation costs about as much as one.
-            labels, more = {"per_batch": batch, "method": method}, {} if method == FULL else often
-            cases.append(base.case(labels, **(settings | more), per_batch=per_batch))
+            labels, more = {"batch_size": batch, "method": method}, {} if method == FULL else often
+            cases.append(base.case(labels, **(settings | more), batch_size=batch_size))
     return distinct(cases)
 
 
 def _draw_convergence(results: Results) -> dict[str, bytes]:
-    sizes, full = [size for size in results.values("per_batch") if size != "all"], results.where(per_batch="all")
+    sizes, full = [size for size in results.values("batch_size") if size != "all"], results.where(batch_size="all")
     pictures = {}
     for size in sizes:
-        groups = results.where(per_batch=size) + full
+        groups = results.where(batch_size=size) + full
         # Full batch: one step an epoch, so that epochs would not compare.
         ways = (by_epoch, "epoch", groups[: len(groups) - len(full)]), (by_time, "seconds of training", groups)
         panels = [Panel(x, {title(group): way(group, "test", 100) for group in some}) for way, x, some in ways]
@@ -46,8 +46,8 @@ def _draw_convergence(results: Results) -> dict[str, bytes]:
 
 def _tell_convergence(results: Results) -> list[str]:
     told = []
-    for size in (size for size in results.values("per_batch") if size != "all"):
-        groups = results.where(per_batch=size) + results.where(per_batch="all")
+    for size in (size for size in results.values("batch_size") if size != "all"):
+        groups = results.where(batch_size=size) + results.where(batch_size="all")
         parts = []
         for group in groups:
             spread = results.spread(group, "best_epoch")
@@ -67,20 +67,20 @@ CONVERGENCE = Study(
 
 def _persistence(base: Base) -> list[Case]:
     cases = []
-    for per_batch in replace(base, quick=False).batch_sizes():
+    for batch_size in replace(base, quick=False).batch_sizes():
         for method, settings in base.methods((1, 2, 4), full=False).items():
-            cases.append(base.case({"per_batch": per_batch, "method": method}, **settings, per_batch=per_batch))
+            cases.append(base.case({"batch_size": batch_size, "method": method}, **settings, batch_size=batch_size))
     return cases
 
 
 def _draw_persistence(results: Results) -> dict[str, bytes]:
-    sizes = results.values("per_batch")
+    sizes = results.values("batch_size")
     left = {
-        method: along(results, groups, "age", [float(sizes.index(g[0].case.labels["per_batch"])) for g in groups])
+        method: along(results, groups, "age", [float(sizes.index(g[0].case.labels["batch_size"])) for g in groups])
         for method in results.values("method")
         for groups in [results.where(method=method)]
     }
-    right: dict[str, Series] = {title(group): by_epoch(group, "age") for group in results.where(per_batch=sizes[0])}
+    right: dict[str, Series] = {title(group): by_epoch(group, "age") for group in results.where(batch_size=sizes[0])}
     panels = [Panel("clusters in a batch", left, names=[str(size) for size in sizes])]
     panels += [Panel("epoch", right, f"{sizes[0]} clusters in a batch")]
     return {"persistence.png": draw(panels, "mean row age (steps)", zero=True)}
@@ -88,9 +88,9 @@ def _draw_persistence(results: Results) -> dict[str, bytes]:
 
 def _tell_persistence(results: Results) -> list[str]:
     told = []
-    for size in results.values("per_batch"):
+    for size in results.values("batch_size"):
         parts = []
-        for group in results.where(per_batch=size):
+        for group in results.where(batch_size=size):
             age = results.spread(group, "age")
             parts += [] if age is None else [f"{title(group)} {cell('age', age)}"]
         told.append(f"{size} clusters in a batch: rows were {listed(parts)} steps old." if parts else "")

@@ -17,7 +17,7 @@ def _frequency(base: Base) -> list[Case]:
     for f in base.axis("frequency", (1, 3), (1,)):
         methods[f"REST F={f}, oldest first"] = dict(method="gas+rest", frequency=f, refresh_order="oldest")
     if "target_age" in {f.name for f in fields(Config)} and "frequency" not in base.given:
-        batches = -(-base.config.parts // base.config.per_batch)
+        batches = -(-base.config.num_parts // base.config.batch_size)
         # Half of the age that rows have without a refresh, about half an epoch, unless somebody names another.
         target: dict[str, Any] = {} if base.given & {"target_age", "target_drift"} else dict(target_age=batches / 4)
         auto: dict[str, Any] = dict(method="gas+rest", frequency="auto", **target)

@@ -8,16 +8,16 @@ from ..study import FULL, GAS, Base, Case, Study
 from ..tables import cell
 from ..words import beyond, difference, listed, title
 
-CLUSTERS = ("per_batch", "parts")  # what full batch does not depend on
+CLUSTERS = ("batch_size", "num_parts")  # what full batch does not depend on
 
 
 def _regimes(base: Base) -> dict[tuple[str, str], dict[str, Any]]:
     """Settings by (factor, value)."""
     c = base.config
-    share = c.per_batch / c.parts
+    share = c.batch_size / c.num_parts
     values: dict[str, tuple[list[Any], list[Any]]] = {
-        "per_batch": ([1, min(4 * c.per_batch, c.parts // 2)], [1]),
-        "parts": ([max(2, c.parts // 4), 4 * c.parts], [4 * c.parts]),
+        "batch_size": ([1, min(4 * c.batch_size, c.num_parts // 2)], [1]),
+        "num_parts": ([max(2, c.num_parts // 4), 4 * c.num_parts], [4 * c.num_parts]),
         "num_layers": ([2, 5, 8], [6]),
         "lr": ([c.lr / 10, 5 * c.lr], [5 * c.lr]),
         "dropout": ([0.0], [0.0]),
@@ -26,11 +26,11 @@ def _regimes(base: Base) -> dict[tuple[str, str], dict[str, Any]]:
     found: dict[tuple[str, str], dict[str, Any]] = {("base", ""): {}}
     for name, (full, quick) in values.items():
         for value in quick if base.quick else full:
-            if value == getattr(c, name) or (name == "per_batch" and value < 1):
+            if value == getattr(c, name) or (name == "batch_size" and value < 1):
                 continue
             settings = {name: value}
-            if name == "parts":
-                settings["per_batch"] = max(1, round(share * value))
+            if name == "num_parts":
+                settings["batch_size"] = max(1, round(share * value))
             found[name, f"{value:g}" if not isinstance(value, bool) else ("on" if value else "off")] = settings
     return found
 
@@ -56,7 +56,7 @@ def _rows(results: Results) -> list[tuple[str, str]]:
 
 
 def _name(factor: str, value: str) -> str:
-    names = {"per_batch": "clusters in a batch", "parts": "clusters", "num_layers": "layers", "lr": "learning rate",
+    names = {"batch_size": "clusters in a batch", "num_parts": "clusters", "num_layers": "layers", "lr": "learning rate",
              "batch_norm": "BatchNorm"}  # fmt: skip
     return factor if factor == "base" else f"{names.get(factor, factor)} {value}"
 

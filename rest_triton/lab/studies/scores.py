@@ -9,16 +9,16 @@ from ..words import against, costs
 def _accuracy(base: Base) -> list[Case]:
     cases = []
     for model in base.models():
-        for per_batch in base.batch_sizes():
+        for batch_size in base.batch_sizes():
             for method, settings in base.methods().items():
-                batch = "all" if method == FULL else per_batch
-                labels = {"model": model["model"], "per_batch": batch, "method": method}
-                cases.append(base.case(labels, **model, **settings, per_batch=per_batch))
+                batch = "all" if method == FULL else batch_size
+                labels = {"model": model["model"], "batch_size": batch, "method": method}
+                cases.append(base.case(labels, **model, **settings, batch_size=batch_size))
     return distinct(cases)
 
 
 def _draw_accuracy(results: Results) -> dict[str, bytes]:
-    sizes = [size for size in results.values("per_batch") if size != "all"]
+    sizes = [size for size in results.values("batch_size") if size != "all"]
     panels = []
     for model in results.values("model"):
         full = results.where(model=model, method=FULL)
@@ -26,7 +26,7 @@ def _draw_accuracy(results: Results) -> dict[str, bytes]:
         lines: dict[str, Series] = {}
         for method in (m for m in results.values("method") if m != FULL):
             groups = results.where(model=model, method=method)
-            place = [float(sizes.index(group[0].case.labels["per_batch"])) for group in groups]
+            place = [float(sizes.index(group[0].case.labels["batch_size"])) for group in groups]
             lines[method] = along(results, groups, "test", place, 100)
         levels = {} if level is None else {FULL: 100 * level.mean}
         panels.append(Panel("clusters in a batch", lines, model.upper(), [str(size) for size in sizes], levels=levels))
@@ -42,11 +42,11 @@ def _tell_accuracy(results: Results) -> list[str]:
     told = []
     for model in results.values("model"):
         full = results.where(model=model, method=FULL)
-        for size in (size for size in results.values("per_batch") if size != "all"):
-            text = _against_gas(results, results.where(model=model, per_batch=size) + full)
+        for size in (size for size in results.values("batch_size") if size != "all"):
+            text = _against_gas(results, results.where(model=model, batch_size=size) + full)
             told.append(f"{model.upper()}, {size} clusters in a batch: {text}." if text else "")
     first = results.where(model=results.values("model")[0])
-    sizes = [group[0].case.labels["per_batch"] for group in first]
+    sizes = [group[0].case.labels["batch_size"] for group in first]
     smallest = min((size for size in sizes if size != "all"), default="all")
     return [*told, costs(results, [g for g, size in zip(first, sizes, strict=True) if size in (smallest, "all")])]
 
