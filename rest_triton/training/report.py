@@ -174,7 +174,7 @@ def _sentence(run: Run, seeds: int = 1) -> str:
     elif rest == "rest-is" and frequency is not None:
         text += f" with each batch's halo refreshed in {frequency} piece{'' if frequency == 1 else 's'}"
     if method != "full" and {"num_parts", "batch_size"} <= s.keys():
-        text += f"; {s['batch_size']} of {s['parts']} clusters in a batch"
+        text += f"; {s['batch_size']} of {s['num_parts']} clusters in a batch"
     text += f"; {seeds} seeds." if seeds > 1 else f"; seed {s['seed']}." if "seed" in s else "."
     if s.get("eval_updates_history"):
         text += " Evaluation wrote the histories, too: their rows are younger than training alone would leave them."
