@@ -1,0 +1,51 @@
+"""Files that are whole or not there, whenever the process ends."""
+
+import glob
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """A file to write into. It gets its name when the block ends; readers see the old file or the new one.
+
+    The folder is made if it is not there. Leftovers of killed writers are removed. An OSError names the file.
+    """
+    path = Path(path)
+    if not path.parent.is_dir():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        sync_folder(path.parent.parent)
+    for leftover in path.parent.glob(f"{glob.escape(path.name)}.partial-*"):
+        leftover.unlink(missing_ok=True)
+    scratch = path.with_name(f"{path.name}.partial-{os.getpid()}")
+    try:
+        with open(scratch, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(scratch, path)
+        sync_folder(path.parent)
+    except OSError as error:
+        error.filename = error.filename or str(path)  # a full disk does not name it
+        raise
+    finally:
+        scratch.unlink(missing_ok=True)
+
+
+def write_whole(path: Path, *chunks: bytes | bytearray | memoryview) -> None:
+    """Write a file with these bytes: all of it or none of it."""
+    with replacing(path) as file:
+        for chunk in chunks:
+            file.write(chunk)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
