@@ -29,7 +29,7 @@ def _option(default: Any, text: str, *, group: str, choices: Sequence[str] = (),
     return field(default=default, metadata=known)
 
 
-MODELS = ("gcn", "appnp", "gcnii")
+MODELS = ("gcn", "appnp", "gcnii", "gin", "pna")
 METHODS = ("gas", "gas+rest", "gas+rest-is", "full")
 AUTO = "auto"
 
