@@ -26,7 +26,7 @@ class SAGE(rt.HistoryGNN):
 torch.manual_seed(0)
 y = torch.arange(5).repeat_interleave(400)  # five groups of nodes, most edges inside of them
 edges = stochastic_blockmodel_graph([400] * 5, 0.002 + 0.02 * torch.eye(5))
-x = F.one_hot(y, 5) + 3 * torch.randn(2000, 5)
+x = F.one_hot(y, 5) + torch.randn(2000, 5)
 data = rt.from_pyg(Data(x=x, y=y, edge_index=edges, train_mask=torch.rand(2000) < 0.3))
 
 model = SAGE([5, 64, 64, 5])
