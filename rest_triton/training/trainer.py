@@ -22,9 +22,9 @@ from ..methods.rest import Rest, schedule_for
 from ..nn import build, model_named, parameter_groups
 from ..nn.scene import Scene
 from ..sampling.batch import Batch
+from ..utils.dtypes import DTYPES
 from .diagnosis import NotFinite, diagnose
 from .metrics import loss_for, scores
-from .rehearsal import DTYPES
 from .staleness import exact_engine, mean_distance, predictions, table_staleness
 
 PHASES = ("data", "refresh", "train", "evaluation")
