@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, Field, asdict, dataclass, field, fields, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -249,11 +250,27 @@ def _checked(f: "Field[Any]", value: Any) -> Any:
     return value
 
 
+@cache
+def _shipped() -> dict[str, dict[str, Any]]:
+    """The settings of each shipped recipe: its model's defaults, then what its data set has instead."""
+    found = {}
+    for path in RECIPES.glob("*.yaml"):
+        file = yaml.safe_load(path.read_text())
+        for dataset, own in file["datasets"].items():
+            found[f"{dataset}_{path.stem}"] = {"dataset": dataset, "model": path.stem} | file["defaults"] | own
+    return found
+
+
+def recipes() -> list[str]:
+    """The names of the shipped ones: ``<data set>_<model>``."""
+    return sorted(_shipped())
+
+
 def read_recipe(name: str) -> dict[str, Any]:
-    """The settings of a recipe: a shipped one by its name, or a file."""
-    path = RECIPES / f"{name}.yaml"
-    if not path.is_file():
-        path = Path(name)
+    """The settings of a recipe: a shipped one by its name, or a YAML file."""
+    if name in _shipped():
+        return dict(_shipped()[name])
+    path = Path(name)
     if not path.is_file():
         raise ValueError(f"{name!r} is neither a recipe nor a file: {did_you_mean(name, recipes())}")
     try:
@@ -265,11 +282,6 @@ def read_recipe(name: str) -> dict[str, Any]:
     if not isinstance(settings, dict):
         raise ValueError(f"{path} holds {type(settings).__name__}; a recipe has lines of the form 'name: value'")
     return settings
-
-
-def recipes() -> list[str]:
-    """The names of the shipped ones."""
-    return sorted(path.stem for path in RECIPES.glob("*.yaml"))
 
 
 def recipe_for(dataset: str, model: str) -> str | None:

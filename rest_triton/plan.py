@@ -64,7 +64,7 @@ class Plan:
         lines = [
             f"{z.name}: {z.nodes:,} nodes, {z.edges:,} edges ({kind}), {z.features} features, {z.classes} classes{note}",
             f"{s.model}, {s.num_layers} layers of {s.hidden_channels}; {where}; {s.method}; on {s.device}",
-            f"batches of {s.batch_size} of {s.num_parts} clusters: {run.rows:,} nodes, with perhaps {run.halo:,} around them",
+            f"batches of {s.batch_size} of {s.num_parts} clusters: {run.rows:,} nodes, with perhaps {run.halo:,} around",
         ]
         if s.base == "full":
             lines[2] = "all nodes in one batch"
