@@ -18,7 +18,7 @@ from typing import Any
 from .config import Config, add_flags, flag, from_flags, parse_flags
 from .data.sizes import Sizes, sizes_of
 from .training.memory import ARRAYS, Array, Run, Tier, When
-from .utils.errors import UserError, is_users
+from .utils.errors import UserError, reported
 from .utils.machine import available_memory, device_of, readable
 
 HOLES = 0.2  # on a CPU: malloc keeps what passes and steps free, and new blocks do not fit all of the holes; measured
@@ -180,14 +180,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add_flags(parser)
     options = parse_flags(parser, sys.argv[1:] if arguments is None else arguments)
     gpu_memory = options.pop("gpu_memory")
-    try:
+    with reported():
         settings, _ = from_flags(options)
         limits = limits_here(settings) | ({} if gpu_memory is None else {"GPU": gpu_memory})
         made = plan(sizes_of(settings.dataset, settings.root), settings, limits)
-    except Exception as error:
-        if not is_users(error):
-            raise
-        parser.exit(1, f"{error}\n")
     print(made)
     if made.too_large:
         print(f"\n{_refusal(made)}")
