@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import Module
 
 from .config import MODELS, Config
 from .data.clusters import load_data
+from .nn import HistoryGNN
 from .training.checkpoint import read
 from .training.metrics import scores
 from .training.trainer import Trainer
@@ -32,7 +32,7 @@ from .utils.progress import progress
 
 
 def predict(
-    checkpoint: Path, config: Config, *, embeddings: bool = False, model: type[Module] | None = None
+    checkpoint: Path, config: Config, *, embeddings: bool = False, model: type[HistoryGNN] | None = None
 ) -> tuple[dict[str, Tensor], dict[str, float]]:
     """({name: tensor} for all nodes in the data set's order, scores by part of the split).
 
@@ -92,7 +92,7 @@ def _check(folder: Path, checkpoint: Path, out: Path) -> None:
         raise UserError(f"{out.absolute().parent} is not a folder; make it, or name a file in another one with --out")
 
 
-def main(arguments: Sequence[str] | None = None, model: type[Module] | None = None) -> None:
+def main(arguments: Sequence[str] | None = None, model: type[HistoryGNN] | None = None) -> None:
     parser = argparse.ArgumentParser(
         prog="python -m rest_triton.predict", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

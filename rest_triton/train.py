@@ -18,7 +18,7 @@ from .utils.malloc import keep_freed_memory
 
 # Torch takes seconds to import, which a mistyped flag should not cost: what needs it is imported further down.
 if TYPE_CHECKING:
-    from torch.nn import Module
+    from .nn import HistoryGNN
 
 EXPECTED = (ValueError, OSError, ImportError, MemoryError)  # of rest_triton.lab; commands use utils.errors.reported
 
@@ -75,7 +75,7 @@ def resumed(path: Path, flags: dict[str, Any]) -> Config:
     return after
 
 
-def main(arguments: Sequence[str] | None = None, model: "type[Module] | None" = None) -> None:
+def main(arguments: Sequence[str] | None = None, model: "type[HistoryGNN] | None" = None) -> None:
     """The command line. model: a class of one's own instead of ``--model``."""
     arguments = sys.argv[1:] if arguments is None else arguments
     program = "python -m rest_triton.train" if model is None else f"python {sys.argv[0]}"

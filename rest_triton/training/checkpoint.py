@@ -138,8 +138,6 @@ def read_tables(path: Path, store: History, step: int) -> bool:
     saved = tables_path(path)
     if not saved.exists():
         return False
-    if store.files is not None:
-        store.files.opened()
     try:
         return tables_file.load(store, saved, step)
     except ValueError as reason:

@@ -11,6 +11,7 @@ from typing import Literal
 
 from ..config import Config
 from ..data.sizes import Sizes
+from ..nn.inference import CHUNK_ROWS
 from ..utils.dtypes import DTYPES
 
 Tier = Literal["GPU", "host", "disk"]
@@ -19,7 +20,6 @@ When = Literal["held", "exact", "step", "prepare"]
 PROCESS = 530 << 20  # Python, torch, compiled kernels and BLAS's buffers, measured on two threads
 CUDA_CONTEXT = 512 << 20  # assumed: it differs with GPU and driver
 HALO_SHARE = 0.2  # of a batch's edges, as if they went to random nodes outside: 0.21 fits synthetic products, 0.09 arxiv
-PIECE = {"cpu": 1 << 15, "cuda": 1 << 16}  # rows of an exact pass that are computed at a time
 WAITING = 5  # writes to the disk at a time: four in the queue, and one that is being done
 
 
@@ -190,7 +190,7 @@ def _far(run: Run) -> Iterator[Array]:
     """Rows of tables that are not where the model computes, on their way."""
     if run.direct:
         return
-    piece, width, item = PIECE[run.s.device], max(t.width for t in run.scratch), DTYPES[run.s.dtype].itemsize
+    piece, width, item = CHUNK_ROWS[run.s.device], max(t.width for t in run.scratch), DTYPES[run.s.dtype].itemsize
     fetched = 4 * (piece + run.around(piece))
     yield Array(
         "staging buffers",
@@ -213,7 +213,7 @@ def _exact(run: Run) -> Iterator[Array]:
         rows, why = TIERS[table.place](run)[0], f"{len(run.scratch)} of float32, layers in turn"
         yield Array("scratch tables", rows, sum(map(run.nbytes, run.scratch)), why, "exact")
     yield Array(
-        "a piece", run.here, 8 * n + 4 * PIECE[run.s.device] * model.piece, "its rows in one layer; all ids", "exact"
+        "a piece", run.here, 8 * n + 4 * CHUNK_ROWS[run.s.device] * model.piece, "its rows in one layer; all ids", "exact"
     )
     yield Array("rows multiplied first", run.here, 4 * n * model.everywhere * run.direct, "[N, classes]", "exact")
     yield Array("results", run.here if run.direct else "host", 4 * n * run.z.classes, "[N, classes]", "exact")

@@ -1,4 +1,4 @@
-"""The number formats of history tables, by the names that settings have for them."""
+"""The number formats of tables, by the names that settings use."""
 
 import torch
 

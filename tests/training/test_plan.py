@@ -36,7 +36,7 @@ def test_host_memory_as_measured(tmp_path: Path) -> None:
 def test_widths_and_weights_are_the_models(model: str, others: dict[str, Any]) -> None:
     s = Settings(model, 16, 4, **others)
     built = build(model_named(model), LARGE.features, LARGE.classes, s)
-    assert memory.FAMILIES[model](LARGE, s).tables == list(built.widths)
+    assert memory.FAMILIES[model](LARGE, s).tables == built.history_dims
     assert memory.FAMILIES[model](LARGE, s).weights == sum(p.numel() for p in built.parameters())
 
 
