@@ -10,6 +10,7 @@ import pytest
 from rest_triton.data.datasets import load
 from rest_triton.plan import plan
 from rest_triton.data.sizes import UNKNOWN_CLASSES, Sizes, sizes_of
+from rest_triton.utils.errors import UserError
 
 from ..settings import Settings
 
@@ -71,7 +72,7 @@ def test_sizes_of_other_npz(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"d\.npz is not an \.npz"):
         (tmp_path / "d.npz").write_bytes(b"nothing")
         sizes_of(str(tmp_path / "d.npz"), tmp_path)
-    with pytest.raises(FileNotFoundError, match="does not exist"):
+    with pytest.raises(UserError, match="does not exist"):
         sizes_of(str(tmp_path / "e.npz"), tmp_path)
 
 
