@@ -47,7 +47,7 @@ format: $(installed_dev)  ## let ruff reformat and repair what it can
 	$(bin)/ruff format
 
 report: $(installed)  ## registers, spills and loops of the compiled GPU kernels (ARGS: such as --kernel spmm)
-	$(bin)/python -m rest_triton.kernels.report $(ARGS)
+	$(bin)/python -m bench.compile.report $(ARGS)
 
 clean:  ## remove the environment, caches and builds
 	@if [ -e $(VENV) ] && [ ! -e $(made) ]; then echo "$(VENV) was not made by make: it stays."; else rm -rf $(VENV); fi
