@@ -187,7 +187,7 @@ def test_commands_are_installed(from_wheel: Environment) -> None:
         "for e in m.distribution('rest_triton').entry_points: print(e.name, callable(e.load()))"
     )
     found = from_wheel.python("-c", entries).split("\n")
-    names = ("doctor", "kernels", "lab", "plan", "predict", "prepare")
+    names = ("doctor", "lab", "plan", "predict", "prepare")
     commands = ["rest-triton", *(f"rest-triton-{name}" for name in names)]
     assert sorted(filter(None, found)) == [f"{command} True" for command in commands]
     assert (from_wheel.bin / "rest-triton").exists()
