@@ -3,12 +3,11 @@
 pytest-benchmark times ours. Before each of its rounds the others run once each, timed by the same clock, so a slow
 minute of the machine meets all of them. The best round of each counts. What is wrong against float64 is not timed.
 
-In pytest-benchmark's JSON, ``group`` names the op and ``extra_info`` holds ``case``, ``seconds`` and ``limits`` (best
-seconds by name) and ``noise`` (of ours: median over best, less one).
+In pytest-benchmark's JSON, ``group`` names the op, ``stats`` are those of ours, and ``extra_info`` holds ``case``,
+``seconds`` and ``limits``: the best seconds by name.
 """
 
 import math
-import statistics
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -130,9 +129,8 @@ class Bench:
         limits: Sequence[Limit] = (),
         rounds: int = ROUNDS,
         left_out: Mapping[str, str] | None = None,
-        **more: Any,
     ) -> dict[str, float]:
-        """The best seconds of each run and limit. The first run is ours. ``more`` goes into ``extra_info``."""
+        """The best seconds of each run and limit. The first run is ours."""
         (ours, run_ours), *others = runs.items()
         everything = [*others, *((f"limit: {limit.name}", limit.run) for limit in limits)]
         times: dict[str, list[float]] = {name: [] for name in (ours, *(name for name, _ in everything))}
@@ -156,11 +154,10 @@ class Bench:
         self.benchmark.group = group
         self.benchmark.pedantic(measured, args=(ours, run_ours), setup=the_others, rounds=1 if self.tiny else rounds)
         best = {name: min(found) for name, found in times.items()}
-        self.benchmark.extra_info |= more | dict(
+        self.benchmark.extra_info |= dict(
             case=case,
             seconds={name: best[name] for name in runs},
             limits={limit.name: best[f"limit: {limit.name}"] for limit in limits},
-            noise=statistics.median(times[ours]) / best[ours] - 1,
         )
         self.lines += ["", f"{group}: {case}", f"  {'':8}  {_shown(best[ours])}  {ours}"]
         sizes = {f"limit: {limit.name}": limit.bytes for limit in limits}

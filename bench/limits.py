@@ -130,10 +130,9 @@ def activate_bytes(h: Tensor, table: Tensor, *, moments: bool, backward: bool) -
     return forward + 3 * h.nbytes + ids + 2 * per_feature + (2 * h.nbytes if moments else 0)
 
 
-def gather_bytes(table: Tensor, index: Tensor, out: Tensor, *, backward: bool = False) -> int:
-    """Each row read and written, an index each. Backward: the gradient's rows read, all of the table's written."""
-    forward = index.numel() * (8 + table.shape[1] * table.element_size()) + out.nbytes
-    return forward + (out.nbytes + 8 * index.numel() + table.nbytes if backward else 0)
+def gather_bytes(table: Tensor, index: Tensor, out: Tensor) -> int:
+    """Each row read and written, an index each."""
+    return index.numel() * (8 + table.shape[1] * table.element_size()) + out.nbytes
 
 
 def scatter_bytes(table: Tensor, index: Tensor, src: Tensor, stamp: Tensor) -> int:
