@@ -6,8 +6,6 @@
     ops.png       each op on each case: alternatives and the machine's limit, relative to ours
     epochs.png    whole epochs, relative to ours
     growth.png    how time and memory of an epoch grow
-
-A picture without measurements in the file is not drawn.
 """
 
 import argparse
