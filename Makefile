@@ -34,8 +34,8 @@ test: $(installed_dev)  ## install for development, then lint, type check, test,
 	$(bin)/python -m pytest -q tests
 	$(bin)/python -m pytest -q bench --benchmark-disable
 
-bench: $(installed_dev)  ## measure on this machine (ARGS: pytest's, such as -k spmm)
-	$(bin)/python -m pytest bench --benchmark-only $(ARGS)
+bench: $(installed_dev)  ## measure on this machine (ARGS: pytest's, such as -k spmm --benchmark-save=before)
+	$(bin)/python -m pytest bench --benchmark-only --keep-freed-memory $(ARGS)
 
 lint: $(installed_dev)  ## ruff and mypy only
 	$(bin)/ruff check

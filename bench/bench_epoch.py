@@ -52,7 +52,7 @@ def variants_of(model: str) -> dict[str, dict[str, Any]]:
         "REST-IS": dict(method="gas+rest-is"),
     }
     if model == "gcn":
-        found |= {f"REST, F = {f}": dict(method="gas+rest", frequency=f) for f in (2, 3, 5)}
+        found |= {f"REST, F = {f}": dict(method="gas+rest", frequency=f) for f in (2, 3, 4, 5)}
         found["full batch"] = dict(method="full")
     else:
         found["input: cached"] = dict(input="cached")

@@ -4,6 +4,7 @@ only reading the rows.
 Cutting the batch's matrix out of the graph is not timed for the alternatives: bench_graph and bench_epoch do that.
 """
 
+from collections.abc import Callable
 from copy import copy
 from dataclasses import replace
 from functools import partial
@@ -113,3 +114,20 @@ def bench_bfloat16_table(bench: Bench, width: int) -> None:
         weight = b.adj.row_scale[b.rows[row[some]]].double() * b.adj.col_scale[columns[some]].double()
         wanted.index_add_(0, row[some], weight[:, None] * full[columns[some]].double())
     bench.op("history_spmm, all rows from the table", name, variants, against(wanted), limits)
+
+
+def bench_between_matmuls(bench: Bench) -> None:
+    """history_spmm and torch's products in turn, as in training, against one after the other: a pool of threads of its own
+    would wait behind torch's."""
+    name, b = bench.build(Case("arxiv", 128))
+    weight = torch.randn(b.x.shape[1], b.x.shape[1], device=b.x.device)
+    aggregate_once = partial(history_spmm, b.adj, b.rows, b.position, b.x, b.table)
+    multiply_once = partial(torch.mm, b.x, weight)
+
+    def calls(*order: Callable[[], object]) -> None:
+        for call in order:
+            call()
+
+    apart = [aggregate_once] * 10 + [multiply_once] * 10
+    mixed = [aggregate_once, multiply_once] * 10
+    bench.in_turn("history_spmm between matmuls", name, {OURS: partial(calls, *mixed), "10 of each": partial(calls, *apart)})
