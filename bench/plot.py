@@ -6,6 +6,8 @@
     ops.png       each op on each case: alternatives and the machine's limit, relative to ours
     epochs.png    whole epochs, relative to ours
     growth.png    how time and memory of an epoch grow
+
+as far as the file has measurements for them.
 """
 
 import argparse
@@ -33,8 +35,7 @@ def of_group(rows: Sequence[Row], *groups: str) -> list[dict[str, Any]]:
 
 def ops(rows: Sequence[Row]) -> Figure | None:
     """A line for each op and case: the fastest alternative, all others, the fastest limit."""
-    others = [row for row in rows if row["group"] not in ("epoch", "growth")]
-    shown = [row for row in others if len(row["extra_info"]["seconds"]) > 1]
+    shown = [row for row in rows if row["group"] != "epoch" and len(row["extra_info"]["seconds"]) > 1]
     if not shown:
         return None
     figure = Figure((11, 1.2 + ROW * len(shown)), layout="constrained")
@@ -79,7 +80,6 @@ def epochs(rows: Sequence[Row]) -> Figure | None:
     panel.set_yticks(places, labels, fontsize=7)
     for tick, label in zip(panel.get_yticklabels(), labels, strict=True):
         tick.set_fontweight("bold" if any(case["case"] == label for case in cases) else "normal")
-    panel.tick_params(axis="y", length=0)
     panel.set_ylim(y - 0.4, -0.6)
     panel.margins(x=0.15)
     relative_axis(panel, "time of an epoch relative to ours")
