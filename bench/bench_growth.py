@@ -42,7 +42,8 @@ POINTS = [(axis, value) for axis, (_, values) in AXES.items() for value in value
 
 def measure(config: Config) -> dict[str, Any]:
     """Seconds of the better of two epochs after the first, those of an evaluation, and the edges."""
-    trainer = Trainer(config, load_data(config))
+    loaded = load_data(config)
+    trainer = Trainer(config, loaded)
     trainer.begin()
     trainer.epoch(1)
     times = []
@@ -52,7 +53,7 @@ def measure(config: Config) -> dict[str, Any]:
         times.append(time.perf_counter() - begin)
     begin = time.perf_counter()
     trainer.evaluate()
-    return dict(epoch=min(times), evaluation=time.perf_counter() - begin, edges=trainer.loaded.adj.num_edges)
+    return dict(epoch=min(times), evaluation=time.perf_counter() - begin, edges=loaded.adj.num_edges)
 
 
 def measured(config: dict[str, Any], kept: bool) -> dict[str, Any]:

@@ -107,10 +107,12 @@ def bench_bfloat16_table(bench: Bench, width: int) -> None:
     names = ("only reading the rows", "only reading the rows of the float32 table")
     limits = [reading(reads(everything, b.columns, None, t), n) for n, t in zip(names, tables.values(), strict=True)]
     columns = neighbours(b.adj, b.rows)
-    row = torch.repeat_interleave(torch.arange(len(b.rows)), b.adj.rowptr[b.rows + 1] - b.adj.rowptr[b.rows])
+    row = torch.repeat_interleave(
+        torch.arange(len(b.rows), device=columns.device), b.adj.rowptr[b.rows + 1] - b.adj.rowptr[b.rows]
+    )
     wanted = torch.zeros(len(b.rows), full.shape[1], dtype=torch.float64, device=full.device)
     assert b.adj.row_scale is not None and b.adj.col_scale is not None
-    for some in torch.arange(len(columns)).split(1 << 18):
+    for some in torch.arange(len(columns), device=columns.device).split(1 << 18):
         weight = b.adj.row_scale[b.rows[row[some]]].double() * b.adj.col_scale[columns[some]].double()
         wanted.index_add_(0, row[some], weight[:, None] * full[columns[some]].double())
     bench.op("history_spmm, all rows from the table", name, variants, against(wanted), limits)

@@ -3,12 +3,11 @@
 ``--benchmark-only`` measures the real shapes; ``--benchmark-disable`` runs each benchmark once on tiny ones.
 """
 
+from importlib.metadata import version
 from typing import Any
 
-import numba
 import pytest
 import torch
-import triton
 
 from rest_triton.utils.machine import processor
 from rest_triton.utils.malloc import keep_freed_memory
@@ -50,7 +49,7 @@ def _machine(config: pytest.Config) -> dict[str, Any]:
         "processor": processor(), "threads": torch.get_num_threads(),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else "none",
         "malloc": "freed memory kept" if config.getoption("--keep-freed-memory") else "as it comes",
-        "versions": {"torch": torch.__version__, "numba": numba.__version__, "triton": triton.__version__},
+        "versions": {name: version(name) for name in ("torch", "numba", "numpy")},
     }  # fmt: skip
 
 

@@ -98,7 +98,8 @@ class Bench:
 
         AssertionError if ours is wrong. An alternative that is wrong or fails has no time, and a line that says why.
         """
-        torch.compiler.reset()  # or shapes compiled before count against the limit on recompilations
+        if not self.tiny:
+            torch.compiler.reset()  # or shapes compiled before count against the limit on recompilations
         runs: dict[str, Run] = {}
         left_out: dict[str, str] = {}
         for number, variant in enumerate(variants):
