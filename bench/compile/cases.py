@@ -13,13 +13,14 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from .activate import activate, activate_backward
+from rest_triton.kernels.gpu.activate import activate, activate_backward
+from rest_triton.kernels.gpu.edge_grad import edge_grad
+from rest_triton.kernels.gpu.halo import halo
+from rest_triton.kernels.gpu.launch import Settings, recording
+from rest_triton.kernels.gpu.rows import gather_rows, scatter_rows
+from rest_triton.kernels.gpu.spmm import spmm
+
 from .binary import TARGETS, Launch
-from .edge_grad import edge_grad
-from .halo import halo
-from .launch import Settings, recording
-from .rows import gather_rows, scatter_rows
-from .spmm import spmm
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 ROWS, EDGES = 4, 9

@@ -18,7 +18,7 @@ from torch import Tensor
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, CompiledKernel
 
-from .launch import Settings
+from rest_triton.kernels.gpu.launch import Settings
 
 TARGETS = {
     "sm_80": GPUTarget("cuda", 80, 32),
