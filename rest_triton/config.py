@@ -30,7 +30,7 @@ def _option(default: Any, text: str, *, group: str, choices: Sequence[str] = (),
     return field(default=default, metadata=known)
 
 
-MODELS = ("gcn", "appnp", "gcnii")
+MODELS = ("gcn", "appnp", "gcnii", "gin", "pna")
 BASES = ("gas", "full")  # a method is one of these,
 TABLELESS = ("full",)
 REFRESHES = ("rest", "rest-is")  # or one that has tables, a + and one of these

@@ -4,7 +4,7 @@ A task is a C function ``void task(int64_t *block)`` compiled by Numba. It is st
 own OpenMP team, and takes chunks of work from the ticket counter in ``block[0]`` until none are left.
 
 Why not ``numba.prange``: it may bring a second pool. Torch's workers spin for a while after each torch op, and on a machine
-with all cores busy a second pool's threads wait behind them (``bench/bench_pool.py`` measures a mix of matmuls and
+with all cores busy a second pool's threads wait behind them (``bench/bench_spmm.py`` measures a mix of matmuls and
 kernels). One team has nobody to fight with, its size is torch's by construction, and there is no parallel Numba function
 to compile.
 """

@@ -2,7 +2,7 @@
 
 Settings are a pure function of widths, dtypes and alignment: never of node or edge counts, which differ in every
 batch, and never measured at run time. So a row gives the same bits in whatever batch it is computed. The register
-budget of a kernel stands beside its settings; ``python -m rest_triton.kernels.report`` checks it.
+budget of a kernel stands beside its settings; ``python -m bench.compile.report`` checks it.
 """
 
 from collections.abc import Callable, Iterator

@@ -83,7 +83,7 @@ class Context:
         self._halos: dict[tuple[int, int], Tensor] = {}  # of blocks, by their sizes
         self._halo_h: Tensor | None = None  # encoded features of the halo, computed instead of read
         # Position maps, by the number of rows entered and the halo that is numbered by slots.
-        self._taken: dict[tuple[int, tuple[int, int] | None], tuple[Batch, Tensor]] = {}
+        self._taken: dict[tuple[int, tuple[int, int] | None, bool], tuple[Batch, Tensor]] = {}
         self._sources: dict[int, Rows] = {}
         self._recorded = False
         self._seeds = 0
@@ -91,7 +91,7 @@ class Context:
 
     def close(self) -> None:
         """Return the position maps: after backward."""
-        for (_, slots), (entered, position) in self._taken.items():
+        for (_, slots, _), (entered, position) in self._taken.items():
             entered.restore_positions(position)
             if slots is not None:
                 halo = self._halos[slots]
@@ -226,27 +226,50 @@ class Context:
             self._halos[sizes] = nothing if self.whole_graph else block.halo(self.adj)
         return self._halos[sizes]
 
-    def position(self, *, by_slot: bool = False, of_result: bool = False) -> Tensor:
+    def position(self, *, by_slot: bool = False, of_result: bool = False, joined: bool = False) -> Tensor:
         """int32[N]: the position map of the rows of the layer's input.
 
-        by_slot: the halo's rows are numbered as in ``halo``, else by node. of_result: of the rows that it computes.
+        by_slot: the halo's rows are numbered as in ``halo``, else by node. joined: they follow the input's rows in x.
+        of_result: the map of the rows that the layer computes.
         """
         entered = self.block.rows if of_result else self.block.source
-        slots = (len(self.block.rows), len(self.block.source)) if by_slot and not self.whole_graph else None
-        key = len(entered), slots
+        slots = (len(self.block.rows), len(self.block.source)) if (by_slot or joined) and not self.whole_graph else None
+        key = len(entered), slots, joined and slots is not None
         if key not in self._taken:
             halo = None if slots is None else self.halo
             position = self.maps.take()
             self._taken[key] = entered, position
             entered.write_positions(position)
             if halo is not None:
-                position[halo] = ~torch.arange(halo.numel(), dtype=torch.int32, device=position.device)
+                numbers = torch.arange(halo.numel(), dtype=torch.int32, device=position.device)
+                position[halo] = numbers + len(entered) if joined else ~numbers
         return self._taken[key][1]
 
     @property
     def _halo_rows(self) -> Tensor | None:
         """The halo's rows of the layer's input, where they were computed in this forward."""
         return self._halo_h if self.layer == 0 else None
+
+    def neighbourhood(self) -> Tensor:
+        """[S + H, D]: the layer's input for all rows that are there, then for the halo."""
+        h = self._input()
+        if self.whole_graph or self.halo.numel() == 0:
+            return h
+        return torch.cat([h, self._halo_input().to(h.dtype)])
+
+    def _halo_input(self) -> Tensor:
+        """[H, D]: the layer's input for the halo."""
+        if self._halo_rows is not None:
+            return self._halo_rows
+        source = self.source()
+        if source is None:
+            return self._drop_features(self.inputs.features.gather(self.halo), self.halo)
+
+        def rows() -> Tensor:
+            # A buffer is filled again while backward may still read these rows: they are copied.
+            return gather_rows(source.rows, self.halo) if source.in_place else source.rows.clone()
+
+        return self.streams.submit(self.streams.current, rows, reads=[source.resource])
 
     def source(self) -> Rows | None:
         """Where the layer's input of nodes outside of the batch is read; None if there are no such nodes."""
