@@ -26,7 +26,7 @@ DEFECT = """
 from rest_triton import train
 from rest_triton.training.trainer import Trainer
 def wrong(*_): raise ValueError("an argument of an internal function")
-Trainer._update = wrong
+Trainer.update = wrong
 train.main()
 """
 

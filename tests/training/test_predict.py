@@ -1,5 +1,6 @@
 """Prediction, as a person runs it: of nodes that have one label, and of nodes that have several."""
 
+import errno
 import re
 import shutil
 from collections.abc import Callable
@@ -189,7 +190,7 @@ def test_all_of_the_file_or_none_of_it(tmp_path: Path, monkeypatch: pytest.Monke
 
     def half(file: IO[bytes], **arrays: Any) -> None:
         file.write(b"PK")
-        raise OSError("no space left")
+        raise OSError(errno.ENOSPC, "no space left")
 
     monkeypatch.setattr(np, "savez", half)
     with pytest.raises(OSError, match="no space left"):
