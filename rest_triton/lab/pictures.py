@@ -84,13 +84,13 @@ def _label(name: str) -> str:
 def along(results: Results, axis: str, name: str, *, joined: bool = True, **labels: Any) -> Panel:
     """A column against the values of a label, a line for each method, of the cases with these labels."""
     places, lines = sorted(results.values(axis), key=lambda value: value == "all"), dict[str, list[Point]]()
+    methods = results.values("method")
     for group in results.where(**labels):
         value = spread(group, name)
         if value is not None:
-            at = places.index(group[0].labels[axis]) + (
-                0.0 if joined else 0.1 * results.values("method").index(group[0].method)
-            )
-            lines.setdefault("" if axis == "method" else group[0].method, []).append((at, _scaled(name, value)))
+            beside = 0.0 if joined else 0.1 * methods.index(group[0].method)
+            point = places.index(group[0].labels[axis]) + beside, _scaled(name, value)
+            lines.setdefault("" if axis == "method" else group[0].method, []).append(point)
     title = ", ".join(str(value) for value in labels.values())
     return Panel(_label(axis), _label(name), lines, title, [f"{place}" for place in places], joined and axis != "method")
 
