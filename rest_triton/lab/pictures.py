@@ -12,7 +12,6 @@ from .study import FULL, GAS, Results, Run, Spread, spread, spread_of
 COLOURS = ("#0072B2", "#56B4E9", "#009E73", "#E69F00", "#CC79A7", "#8a6d3b")
 FIXED = {FULL: "#222222", GAS: "#D55E00"}
 MARKERS = "os^Dv<>p*h"
-WIDTHS = {1: 6.2, 2: 8.2, 3: 11.0, 4: 13.6}  # inches, by panels
 FEW = 30  # as many points have a marker each
 
 Point = tuple[float, Spread]
@@ -34,7 +33,7 @@ def draw(panels: Sequence[Panel]) -> bytes:
     """The panels beside each other, one legend above them."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(WIDTHS[len(panels)], 3.6), dpi=120, layout="constrained")
+    figure = Figure(figsize=(3 + 2.8 * len(panels), 3.6), dpi=120, layout="constrained")
     names = list(dict.fromkeys(name for panel in panels for name in panel.lines))
     others = [name for name in names if name not in FIXED]
     looks: dict[str, Any] = {

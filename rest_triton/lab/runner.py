@@ -33,14 +33,18 @@ def finished(run: Run, study: Study) -> bool:
     file = run.folder / "config.yaml"
     if not file.is_file():
         return False
-    there, wanted = asdict(Config.of(str(file))), asdict(run.config)
+    way_out = "name another folder with --out, or remove it"
+    try:
+        there, wanted = asdict(Config.of(str(file))), asdict(run.config)
+    except ValueError as error:
+        raise UserError(f"{run.folder} holds a run of another version: {error}; {way_out}") from None
     differs = [
         f"{flag(name)} {there[name]!r} instead of {value!r}"
         for name, value in wanted.items()
         if name not in ELSEWHERE and there[name] != value
     ]
     if differs:
-        raise UserError(f"{run.folder} was begun with {', '.join(differs)}; name another folder with --out, or remove it")
+        raise UserError(f"{run.folder} was begun with {', '.join(differs)}; {way_out}")
     return ended(run, study)
 
 

@@ -57,7 +57,7 @@ class Base:
     def models(self) -> dict[str, dict[str, Any]]:
         """Settings by the name of a model."""
         names = self.axis("model", list(DEPTHS))
-        return {name: dict(model=name) | self.default(num_layers=DEPTHS[name]) for name in names}
+        return {name: dict(model=name) | self.default(num_layers=DEPTHS.get(name, self.config.num_layers)) for name in names}
 
     def default(self, **settings: Any) -> dict[str, Any]:
         """Those of these settings that no flag set."""

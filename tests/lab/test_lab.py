@@ -124,6 +124,8 @@ def test_other_settings_in_the_same_folder_are_refused(
     monkeypatch.setattr(runner, "train", None)
     command.main([*asked, "--plan"])
     assert "1 runs, 0 finished\n" in capsys.readouterr().out
+    Path("out/runs/gas-lr0.01-s0/config.yaml").write_text("parts: 8\n")
+    assert "gas-lr0.01-s0 holds a run of another version: " in refusal(command.main, asked, capsys)
 
 
 @pytest.mark.parametrize(
