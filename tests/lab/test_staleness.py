@@ -56,7 +56,7 @@ def test_staleness_of_each_table_is_that_of_its_rows(model: str, given: str) -> 
     full.model.load_state_dict(trainer.model.state_dict())
     exact = Trainer(settings(**MODELS[model], batch_size=8, input=given), small())
     exact.model.load_state_dict(trainer.model.state_dict())
-    exact.engine.refresh(exact.method.batches(1)[0], 1, training=False)  # one batch of everyone writes all rows
+    exact.engine.refresh(exact.method.batches(1)[0], 1, training=False)  # one batch of all nodes writes all rows
     found = trainer.evaluate(error=True)
     for table, (ours, truth) in enumerate(zip(trainer.store.tables, exact.store.tables, strict=True)):
         by_hand = (ours.rows - truth.rows).norm(dim=1).mean()
@@ -111,14 +111,14 @@ def test_evaluation_that_writes_does_so_after_comparing() -> None:
 
 @pytest.mark.parametrize("model", MODELS)
 def test_gradients_of_fresh_tables(model: str) -> None:
-    """Nothing is stale; what is left is that gradients do not flow through the halo. With one batch of everyone they do."""
+    """No row is stale; gradients still do not flow through the halo. With one batch of all nodes they are exact."""
     for _, found in gradients_of(begun(**MODELS[model])):
         assert found.stale < 1e-4 * found.norm and found.output < 1e-3 and max(found.aggregate + found.farthest) < 1e-4
         assert found.error == pytest.approx(found.cut, rel=1e-3) and found.cut > 1e-2 * found.norm
-    everyone = begun(**MODELS[model], batch_size=8)
-    everyone.epoch(1)
-    ((_, found),) = gradients_of(everyone)
-    assert found.error < 1e-4 * found.norm and found.relative < 1e-4 and found.mean == [0.0] * len(everyone.store.tables)
+    whole = begun(**MODELS[model], batch_size=8)
+    whole.epoch(1)
+    ((_, found),) = gradients_of(whole)
+    assert found.error < 1e-4 * found.norm and found.relative < 1e-4 and found.mean == [0.0] * len(whole.store.tables)
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -130,18 +130,18 @@ def test_gradients_of_stale_tables(model: str) -> None:
         other.model.load_state_dict(trainer.model.state_dict())
     filled.begin()
     before = [table.rows.clone() for table in trainer.store.tables]
-    everyone, added = full.method.batches(1)[0], gradients(trainer.model)
+    whole, added = full.method.batches(1)[0], gradients(trainer.model)
     for batch, found in gradients_of(trainer):
         loss = loss_for(trainer.loaded.graph, batch, trainer.device)
         stale, fresh = (one.engine.gradients(batch, 1, loss)[0] for one in (trainer, filled))
-        exact, logits = full.engine.gradients(everyone, 1, lambda h, batch=batch, loss=loss: loss(h[batch.rows]))
+        exact, logits = full.engine.gradients(whole, 1, lambda h, batch=batch, loss=loss: loss(h[batch.rows]))
         assert found.norm == pytest.approx(float(exact.norm()), rel=1e-3)
         assert found.error == pytest.approx(float((stale - exact).norm()), rel=1e-2)
         assert found.stale == pytest.approx(float((stale - fresh).norm()), rel=1e-2)
         assert found.stale > 0 and found.error <= found.stale + found.cut
         distance = trainer.engine.predict(batch, 1) - logits[batch.rows]
         assert found.output == pytest.approx(float(distance.norm()), rel=1e-2)
-        halo = batch.halo(trainer.engine.scene.adj)
+        halo = batch.halo(trainer.loaded.adj)
         away = [(a.rows - b.rows)[halo].norm(dim=1) for a, b in zip(trainer.store.tables, filled.store.tables, strict=True)]
         assert found.farthest == pytest.approx([float(d.max()) for d in away], rel=1e-2)
         assert found.mean == pytest.approx([float(d.mean()) for d in away], rel=1e-2)
@@ -159,7 +159,7 @@ def aggregates(trainer: Trainer, filled: Trainer, batch: Batch) -> list[float]:
 
 
 def dense_adjacency(trainer: Trainer) -> Tensor:
-    adj = trainer.engine.scene.adj
+    adj = trainer.loaded.adj
     row = torch.repeat_interleave(torch.arange(NODES), adj.rowptr.diff())
     dense = torch.zeros(NODES, NODES)
     dense[row, adj.col.long()] = adj.row_scale[row] * adj.col_scale[adj.col.long()]
