@@ -20,7 +20,7 @@ from ..ops import check
 from ..utils.progress import Progress, notice, progress
 
 Method = Literal["metis", "stream", "random"]
-METHODS: tuple[str, ...] = get_args(Method)
+PARTITIONERS: tuple[str, ...] = get_args(Method)
 FORMAT = "rest_triton partition 1"  # of the files; another number for another content
 MOST_SEEDS = 2**31  # METIS may be built with 32-bit integers
 
@@ -124,8 +124,8 @@ def partition(
 def _check(graph: Graph, num_parts: int, method: str, seed: int) -> None:
     if not isinstance(num_parts, int) or isinstance(num_parts, bool) or num_parts < 1:
         raise ValueError(f"num_parts is {num_parts!r}; it must be a whole number of clusters, 1 or more")
-    if method not in METHODS:
-        raise ValueError(f"method is {method!r}; it must be one of {', '.join(METHODS)}")
+    if method not in PARTITIONERS:
+        raise ValueError(f"method is {method!r}; it must be one of {', '.join(PARTITIONERS)}")
     if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < MOST_SEEDS:
         raise ValueError(f"seed is {seed!r}; it must be a whole number from 0 to {MOST_SEEDS - 1}")
     if graph.num_nodes == 0:

@@ -220,7 +220,7 @@ def test_bucket_sizes(nodes: int, edges: int) -> None:
 
 MEASURE = """
 import gc, sys, torch
-from rest_triton import csr
+from rest_triton.data import csr
 
 def peak_of(function):  # (bytes at the most beyond those before, bytes of the result)
     gc.collect()

@@ -138,7 +138,7 @@ def test_interrupting_metis(broken_metis: Callable[[str], None], tmp_path: Path)
 @pytest.mark.skipif(sys.platform != "linux", reason="asks Linux for it")
 def test_the_child_ends_with_its_parent() -> None:
     child = (
-        "import time; from rest_triton import metis_worker; metis_worker._yield_to_parent();"
+        "import time; from rest_triton.data import metis as metis_worker; metis_worker._yield_to_parent();"
         "print(open('/proc/self/oom_score_adj').read().strip(), flush=True); time.sleep(30)"
     )
     code = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
@@ -189,7 +189,7 @@ def test_peak_memory_of_metis(tmp_path: Path) -> None:
     metis_worker._write(tmp_path / "rowptr.npy", graph.rowptr.numpy())
     metis_worker._write(tmp_path / "col.npy", graph.col.numpy())
     code = (
-        "import re, sys; from rest_triton import metis_worker; sys.argv = ['', '10', '0'];"
+        "import re, sys; from rest_triton.data import metis as metis_worker; sys.argv = ['', '10', '0'];"
         "peak = lambda: 1024 * int(re.search(r'VmHWM:\\s+(\\d+)', open('/proc/self/status').read())[1]);"
         "before = peak(); metis_worker.main(); print(peak() - before)"
     )

@@ -11,7 +11,7 @@ from rest_triton.data import metis as metis_worker
 from rest_triton.data import partition as rooms
 from rest_triton.data.graph import Graph
 from rest_triton.kernels.cpu import partition as kernels
-from rest_triton.data.partition import METHODS, Partition, partition
+from rest_triton.data.partition import PARTITIONERS, Partition, partition
 
 from ..clusters import assert_good, cluster_of, cut_of, from_kind, planted, same
 from ..ops import graphs
@@ -20,19 +20,19 @@ from ..ops import graphs
 @pytest.mark.parametrize("num_parts", [1, 2, 7, 39, 40])
 @pytest.mark.parametrize("kind", graphs.KINDS)
 @pytest.mark.parametrize("method", ["stream", "random"])
-def test_every_kind_of_graph(method: Any, kind: str, parts: int, capfd: pytest.CaptureFixture[str]) -> None:
+def test_every_kind_of_graph(method: Any, kind: str, num_parts: int, capfd: pytest.CaptureFixture[str]) -> None:
     graph = from_kind(kind)
-    made = partition(graph, parts, method=method)
-    assert_good(made, graph, parts)
+    made = partition(graph, num_parts, method=method)
+    assert_good(made, graph, num_parts)
     assert made.method == method and capfd.readouterr().err == ""
 
 
 @pytest.mark.parametrize(("kind", "num_parts"), [("random", 7), ("star", 8), ("star", 39), ("chain", 3), ("edgeless", 7)])
-def test_every_kind_of_graph_by_metis(kind: str, parts: int, capfd: pytest.CaptureFixture[str]) -> None:
+def test_every_kind_of_graph_by_metis(kind: str, num_parts: int, capfd: pytest.CaptureFixture[str]) -> None:
     """Directed with self-loops, duplicates and isolated nodes; a star, on which METIS leaves clusters empty; no edges."""
     graph = from_kind(kind)
-    made = partition(graph, parts)
-    assert_good(made, graph, parts)
+    made = partition(graph, num_parts)
+    assert_good(made, graph, num_parts)
     assert made.method == "metis" and capfd.readouterr().err == ""
 
 
@@ -41,7 +41,7 @@ def test_disconnected_groups_are_found() -> None:
     assert partition(apart, 4).cut == 0.0
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", PARTITIONERS)
 def test_one_part_and_one_node_need_no_method(method: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metis_worker, "run", None)
     graph = from_kind("random")
@@ -62,10 +62,10 @@ def test_more_parts_than_nodes(capfd: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (dict(num_parts=0), "parts is 0; it must be a whole number of clusters, 1 or more"),
-        (dict(num_parts=-3), "parts is -3"),
-        (dict(num_parts=2.0), r"parts is 2\.0"),
-        (dict(num_parts=True), "parts is True"),
+        (dict(num_parts=0), "num_parts is 0; it must be a whole number of clusters, 1 or more"),
+        (dict(num_parts=-3), "num_parts is -3"),
+        (dict(num_parts=2.0), r"num_parts is 2\.0"),
+        (dict(num_parts=True), "num_parts is True"),
         (dict(num_parts=2, method="metsi"), "method is 'metsi'; it must be one of metis, stream, random"),
         (dict(num_parts=2, seed=-1), "seed is -1; it must be a whole number from 0 to 2147483647"),
         (dict(num_parts=2, seed=2**31), "seed is 2147483648"),
@@ -87,16 +87,16 @@ def test_a_graph_without_nodes() -> None:
 def test_metis_and_stream_find_planted_groups() -> None:
     """The groups cut 9 % of the edges (a tenth is mixed, of which a tenth stays inside by chance)."""
     graph = planted()
-    cut = {method: partition(graph, 10, method=method).cut for method in METHODS}
+    cut = {method: partition(graph, 10, method=method).cut for method in PARTITIONERS}
     assert cut["random"] > 0.85
     assert cut["metis"] < 0.12
     assert cut["stream"] < 0.15
 
 
 @pytest.mark.parametrize(("kind", "num_parts"), [("planted", 10), ("planted", 300), ("star", 7), ("chain", 6), ("edgeless", 9)])
-def test_stream_respects_its_capacity(kind: str, parts: int) -> None:
+def test_stream_respects_its_capacity(kind: str, num_parts: int) -> None:
     graph = planted() if kind == "planted" else from_kind(kind)
-    assert partition(graph, parts, method="stream").ptr.diff().max() <= -(-105 * graph.num_nodes // (100 * parts))
+    assert partition(graph, num_parts, method="stream").ptr.diff().max() <= -(-105 * graph.num_nodes // (100 * num_parts))
 
 
 def test_stream_on_a_lattice_follows_the_neighbours() -> None:
@@ -152,7 +152,7 @@ def test_random_is_balanced() -> None:
     assert sizes.max() - sizes.min() == 1
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", PARTITIONERS)
 def test_the_seed_decides(method: Any, threads: Callable[[int], None]) -> None:
     graph = planted(mixed=0.6)
     threads(1)
