@@ -15,7 +15,7 @@ TRAIN_PER_CLASS, VAL_PER_CLASS = 20, 30
 
 def mask(ids: np.ndarray | Tensor, num_nodes: int, source: str) -> Tensor:
     """bool[num_nodes], true at ``ids``. Errors name the ``source`` of the ids."""
-    index = torch.from_numpy(np.array(ids, np.int64).reshape(-1))  # a copy: torch warns of read-only arrays
+    index = torch.tensor(ids).long().flatten() if isinstance(ids, np.ndarray) else ids.long().flatten()
     if index.numel() > 0 and (int(index.min()) < 0 or int(index.max()) >= num_nodes):
         raise UserError(
             f"{source} has node ids from {int(index.min())} to {int(index.max())}, the graph has {num_nodes} nodes; "
