@@ -62,7 +62,7 @@ def test_addresses_and_releases_are_those_of_ogb() -> None:
     for source in (ogb.ARXIV, ogb.PRODUCTS, ogb.PAPERS100M):
         theirs = table[source.folder_name.replace("_", "-")]
         assert (source.url, source.inside) == (theirs["url"], theirs["download_name"])
-        assert ogb.MARKER == f"RELEASE_v{theirs['version']}.txt"
+        assert f"RELEASE_v{theirs['version']}.txt" == ogb.MARKER
 
 
 @pytest.mark.parametrize("kind", [np.array, torch.tensor])
