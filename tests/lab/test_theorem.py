@@ -26,16 +26,16 @@ def test_both_sums_are_above_the_error_of_the_results(model: str) -> None:
     """And in the right order. One table alone is moved in turn, so that no term can hide behind another."""
     trainer = begun(epochs=1, **MODELS[model])
     adj = trainer.loaded.adj
-    for table in range(len(trainer.store.tables)):
+    for table in range(len(trainer.history.tables)):
         trainer.begin()
-        moved = torch.randn_like(trainer.store.tables[table].rows)
-        trainer.store.tables[table].rows += moved
+        moved = torch.randn_like(trainer.history.tables[table].rows)
+        trainer.history.tables[table].rows += moved
         found = constants(trainer.model, adj, directed=False, exact_input=trainer.config.input == "exact")
         near = neighbourhoods(adj)
         for batch, error in gradients_of(trainer):
             sharp, papers = sums(found, error.aggregate, error.farthest, near[batch.rows])
             assert 0 < error.output <= sharp * (1 + 1e-4) <= papers
-            assert [far > 1e-4 for far in error.farthest] == [t == table for t in range(len(trainer.store.tables))]
+            assert [far > 1e-4 for far in error.farthest] == [t == table for t in range(len(trainer.history.tables))]
 
 
 def test_the_sum_by_hand() -> None:

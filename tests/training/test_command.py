@@ -192,7 +192,7 @@ def test_several_seeds(finished: dict[str, Result], cwd: Path) -> None:
     [
         (["--dataset", "product"], "'product' is not a data set: did you mean 'products'? known are: arxiv"),
         (["--dataset", "nothing.npz"], "nothing.npz does not exist; give the path of an .npz, or the name of a data set"),
-        (["--dataset", "synthetic:product"], "names no shape; did you mean 'products'?"),
+        (["--dataset", "synthetic:product"], "is not a known shape; did you mean 'products'?"),
         (["--dataset", SMALL, "--model", "gnc"], "model is 'gnc': did you mean 'gcn'? known are: gcn, appnp, gcnii"),
         (["--dataset", SMALL, "--recipe", "none", "--num-parts", "6", "--batch-size", "7"], "batch_size is 7"),
         (["--dataset", SMALL, "--recipe", "none", "--split", "2"], "split is 2"),
@@ -226,7 +226,7 @@ def test_graphs_that_cannot_be_trained_on(without: list[str], message: str, cwd:
 def test_masks_without_a_node(mask: str, cwd: Path, refused: Refused) -> None:
     arrays = write_graph(cwd / "own.npz")
     np.savez(cwd / "own.npz", **(arrays | {mask: np.zeros(600, bool)}))
-    assert refused("--dataset", "own.npz", *FEW).startswith(f"{mask} of own.npz holds no node: ")
+    assert refused("--dataset", "own.npz", *FEW).startswith(f"{mask} of own.npz selects no node; ")
 
 
 def test_few_training_nodes_and_no_test(cwd: Path, refused: Refused, capsys: pytest.CaptureFixture[str]) -> None:

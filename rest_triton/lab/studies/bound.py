@@ -35,7 +35,6 @@ from ...data.clusters import load_data
 from ...nn import APPNP, GCN, GCNII
 from ...ops import Adjacency
 from ...training.checkpoint import epochs, read, read_tables, tables_path
-from ...training.metrics import loss_for
 from ...training.staleness import gradient_errors
 from ...training.trainer import Trainer
 from ...utils.errors import UserError
@@ -147,7 +146,7 @@ def measure(config: Config, folder: Path) -> None:
     try:
         checkpoint = epochs(folder / "checkpoints")[-1]
         trainer.load(read(checkpoint, config, loaded.fingerprint)[0]["trainer"])
-        if trainer.store.tables and not read_tables(checkpoint, trainer.store, trainer.step):
+        if trainer.history.tables and not read_tables(checkpoint, trainer.history, trainer.step):
             raise UserError(f"{checkpoint} is without its tables; remove {folder}, and the run begins anew")
         exact_input = config.input == "exact"
         known = constants(trainer.model, loaded.adj, directed=bool(loaded.graph.directed), exact_input=exact_input)
