@@ -16,11 +16,11 @@ from typing import Any
 from ..config import add_flags, parse_flags
 from ..data.sizes import sizes_of
 from ..train import EXPECTED
-from ..training.folder import InUse
-from ..training.page import duration, percent
+from ..training.logger import InUse
 from ..utils.errors import did_you_mean
 from ..utils.malloc import keep_freed_memory
 from ..utils.progress import notice, progress
+from ..utils.text import duration, percent
 from . import tables, words
 from .files import replace_file
 from .plan import Estimates, described

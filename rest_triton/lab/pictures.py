@@ -1,10 +1,10 @@
-"""Pictures of studies, in the style of a run's (:mod:`rest_triton.training.figures`)."""
+"""Pictures of studies, in the style of a run's (:mod:`rest_triton.training.plots`)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..training.figures import BLUE, GREEN, INK, LINE, ORANGE, PURPLE, SKY, VERMILION, panels_of, png_of
+from ..training.plots import BLUE, GREEN, INK, LINE, ORANGE, PURPLE, SKY, VERMILION, panels_of, png_of
 from .results import Outcome, Results, Spread, curve
 from .study import FULL, GAS, IS
 

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from ..config import Config
-from ..training.page import duration
+from ..utils.text import duration
 from .files import replace_file
 from .study import Base, Planned, Study
 

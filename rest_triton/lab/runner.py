@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ..config import Config, flag
 from ..training.checkpoint import Unusable, write_whole
-from ..training.folder import InUse, RunDirectory
+from ..training.logger import InUse, RunDirectory
 from .study import Planned, Study
 
 DIVERGED = "diverged.txt"  # in the folder of a run whose loss was not finite: the same settings would end the same way

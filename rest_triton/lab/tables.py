@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..training.page import duration
 from ..utils.machine import readable
+from ..utils.text import duration
 from .files import replace_file
 from .results import Outcome, Results, Spread
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..training.page import duration
+from ..utils.text import duration
 from .plan import sentence
 from .results import Outcome, Results, Spread
 from .tables import cell, markdown

@@ -19,7 +19,7 @@ from rest_triton.lab.plan import Estimates, timed
 from rest_triton.lab.studies import STUDIES
 from rest_triton.lab.study import base_for, planned
 from rest_triton.training import run as session
-from rest_triton.training.folder import claimed
+from rest_triton.training.logger import claimed
 
 from ..training.commands import refusal
 

@@ -4,8 +4,8 @@ import math
 from statistics import mean
 from typing import Any
 
-from ...training.page import duration
 from ...utils.machine import readable
+from ...utils.text import duration
 from ..pictures import Panel, Series, along, by_time, draw
 from ..results import Outcome, Results
 from ..study import FULL, GAS, Base, Case, Study, distinct
