@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import torch
 
 PACKAGES = ("torch", "triton", "numba", "numpy", "torch-geometric", "ogb", "pymetis")
-COPIED = 1 << 27  # bytes; more than caches hold
+COPIED = 1 << 28  # bytes; more than caches hold
 
 
 def versions() -> dict[str, str]:
