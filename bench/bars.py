@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator, PercentFormatter
 
-from rest_triton.training.figures import BLUE, INK, LINE, ORANGE, SKY, VERMILION
+from rest_triton.training.plots import BLUE, INK, LINE, ORANGE, SKY, VERMILION
 
 from .canvas import BAR, BARS, TEXT, TIMES, Rows, behind, beside, legend, remark, sheet, times, whisker
 from .loading import duration, is_ours, is_scale

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.patheffects import withStroke
 
-from rest_triton.training.figures import GRID, INK, LINE
+from rest_triton.training.plots import GRID, INK, LINE
 
 WIDTH, DPI = 8.3, 200  # a README is 830 pixels wide: an inch is 100 of those, drawn twice as fine
 TEXT, SMALL = 9, 7.5  # points: 12 and 10 pixels

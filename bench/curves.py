@@ -9,7 +9,7 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
-from rest_triton.training.figures import BLUE, GREEN, INK, LINE, ORANGE, PURPLE, SKY, VERMILION
+from rest_triton.training.plots import BLUE, GREEN, INK, LINE, ORANGE, PURPLE, SKY, VERMILION
 
 from .bars import grouped
 from .canvas import MARGIN, TEXT, TIMES, WIDTH, foot_height, legend, sheet, styled

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter
 
-from rest_triton.training.figures import BLUE, GREEN, INK, ORANGE, PURPLE, SKY, VERMILION
+from rest_triton.training.plots import BLUE, GREEN, INK, ORANGE, PURPLE, SKY, VERMILION
 
 from .bars import AXIS, TOP, grouped
 from .canvas import SMALL, TEXT, TIMES, Rows, behind, legend, remark, sheet, times, whisker

@@ -48,18 +48,15 @@ def locked(folder: Path, way_out: str) -> Iterator[None]:
 
 @contextmanager
 def _locked_by_file(folder: Path, way_out: str) -> Iterator[None]:
-    path = folder / LOCK
-    if not _made(path):
-        # Stale locks are removed under a second lock: else one process could remove the new lock of another.
-        guard = path.with_suffix(".removing")
-        if not _made(guard):
-            raise InUse(f"{folder} is being written by another process, or {guard} was left by a killed one; {way_out}")
-        try:
-            _remove_stale(path, way_out)
-        finally:
-            guard.unlink()
-        if not _made(path):
-            raise InUse(f"{folder} is being written by another process; {way_out}")
+    path, guard = folder / LOCK, folder / f"{LOCK}.guard"
+    # Locks are checked, removed and made under the guard: else a stale lock could be replaced before it is removed.
+    if not _made(guard):
+        raise InUse(f"another process is about to write into {folder}; {way_out}. If {guard} stays, delete it")
+    try:
+        _remove_stale(path, way_out)
+        _made(path)
+    finally:
+        guard.unlink()
     try:
         yield
     finally:

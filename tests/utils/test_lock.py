@@ -113,9 +113,12 @@ def test_a_lock_from_before_the_last_boot_is_stale(how: str, tmp_path: Path) -> 
 def test_two_processes_do_not_remove_one_stale_lock(how: str, tmp_path: Path) -> None:
     """Else the second would remove the lock that the first has made since."""
     (tmp_path / LOCK).write_text(json.dumps({"host": lock.platform.node(), "pid": 2**22 + 1, "boot": "another"}))
-    guard = tmp_path / "lock.removing"
+    guard = tmp_path / "lock.guard"
     guard.touch()  # the other process has begun
-    with pytest.raises(InUse, match=r"or .*lock\.removing was left by a killed one"), locked(tmp_path, "wait"):
+    with (
+        pytest.raises(InUse, match=r"about to write into .*; wait\. If .*lock\.guard stays, delete it"),
+        locked(tmp_path, "wait"),
+    ):
         raise AssertionError
     guard.unlink()
     with locked(tmp_path, "wait"):
