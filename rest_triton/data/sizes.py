@@ -65,7 +65,7 @@ def sizes_of(dataset: str, root: Path | str = "data") -> Sizes:
         raise unknown_dataset(dataset)
     d, mapped = DATASETS[dataset], dataset in AS_PUBLISHED
     return Sizes(
-        d.nodes, d.edges, d.features, d.classes, d.directed, None, dataset, d.multilabel, 2 if mapped else 4, mapped=mapped
+        d.nodes, d.edges, d.features, d.classes, False, None, dataset, d.multilabel, 2 if mapped else 4, mapped=mapped
     )
 
 

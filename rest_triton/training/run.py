@@ -20,10 +20,8 @@ from ..plan import limits_here, refuse_if_too_large
 from ..utils.machine import device_of, processor, readable
 from ..utils.progress import notice, progress
 from .checkpoint import Unusable, epoch_path, epochs, read, read_tables, remove_after, remove_old, write, write_tables
-from .display import Display, peak_memory
-from .folder import RunDirectory, check_free, claimed, new_folder
+from .logger import Display, RunDirectory, check_free, claimed, new_folder, peak_memory, profiled
 from .metrics import SPLITS
-from .profiling import profiled
 from .report import write_report, write_summary
 from .trainer import Trainer
 
