@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from rest_triton.data import csr
-from rest_triton.ops.adjacency import reverse_with_names
 from rest_triton.kernels.cpu import buckets
+from rest_triton.ops.adjacency import reverse_with_names
 
 
 def pairs(rowptr: Tensor, col: Tensor) -> Tensor:
