@@ -93,7 +93,7 @@ def _sizes_of_npz(path: Path) -> Sizes:
         with zipfile.ZipFile(path) as file:
             shape = {name.removesuffix(".npy"): _header(file, name) for name in file.namelist()}
             if "edge_index" not in shape or len(shape["edge_index"]) != 2:
-                raise UserError(f"edge_index is {shape.get('edge_index', 'not there')}; it must be [2, E]")
+                raise UserError(f"edge_index is {shape.get('edge_index', 'missing')}; it must be [2, E]")
             sparse = all(piece in shape for piece in SPARSE_ARRAYS)
             if sparse:  # its values are a shape, too
                 nodes, features = (int(size) for size in _values(file, "x_shape"))
