@@ -313,7 +313,8 @@ def _backward(ctx: Any, grad: Tensor) -> tuple:
             scale, 0.0, edge_dropout, seed, ctx.x_dtype,
         )  # fmt: skip
     if needs[19]:
-        grad_residual = (alpha * grad).to(ctx.residual_dtype)
+        wider = torch.promote_types(grad.dtype, ctx.residual_dtype)  # what is to be rounded is rounded once
+        grad_residual = (alpha * grad.to(wider)).to(ctx.residual_dtype)
     return (*[None] * 14, grad_weight, None, None, grad_x, None, grad_residual, *[None] * 6)
 
 
