@@ -9,7 +9,7 @@ from torch import Tensor
 
 from rest_triton.ops import Adjacency, history_spmm, use_backend
 
-from ..conftest import COMPILED
+from ..conftest import COMPILED, PLACES
 from . import graphs
 from .budget import assert_within_budget
 from .graphs import KINDS
@@ -283,6 +283,15 @@ def test_rows_split_at_hubs(name: str, place: torch.device, monkeypatch: pytest.
     test_against_the_definition(name, place)
 
 
+@pytest.mark.parametrize("place", PLACES[1:], indirect=True)
+def test_gradients_of_edges_in_several_steps(place: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With one program a row and 32 edges a step, node 0 takes three steps."""
+    from rest_triton.kernels.gpu import launch
+
+    monkeypatch.setattr(launch, "EDGE_GRAD_SPLIT", 1)
+    test_against_the_definition("edge-weight", place)
+
+
 @pytest.mark.parametrize("place", COMPILED, indirect=True)
 @pytest.mark.parametrize("name", ["plain", "bfloat16", "edge-weight", "edge-dropout", "everything"])
 def test_bitwise_repeatable_on_any_number_of_threads(name: str, place: torch.device, threads: Any) -> None:
@@ -314,6 +323,15 @@ def test_a_dropped_edge_hides_what_is_behind_it(place: torch.device) -> None:
     task = problem(replace(PLAIN, x=None, edge_dropout=1.0))
     task.tensors["history"].fill_(torch.nan)
     assert torch.equal(task.run(None, place)["out"].cpu(), torch.zeros(len(task.rows), 32))
+
+
+def test_a_neighbour_without_a_source_weighs_nothing(place: torch.device) -> None:
+    """Also where its scale is infinite, as that of an isolated node may be."""
+    task = problem(CASES["no-history"])
+    expected = task.run(None, place)
+    assert task.adj.col_scale is not None
+    task.adj.col_scale[task.position < 0] = torch.inf
+    assert torch.equal(task.run(None, place)["out"], expected["out"])
 
 
 def test_rows_of_other_nodes_are_not_read(place: torch.device) -> None:
