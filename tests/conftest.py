@@ -1,4 +1,4 @@
-"""What all tests share: Triton by its interpreter where there is no GPU, and memory that nobody wrote filled with NaN."""
+"""What all tests share: Triton by its interpreter where there is no GPU, and memory that was not written filled with NaN."""
 
 import os
 
