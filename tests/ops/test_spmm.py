@@ -286,9 +286,10 @@ def test_rows_split_at_hubs(name: str, place: torch.device, monkeypatch: pytest.
 @pytest.mark.parametrize("place", PLACES[1:], indirect=True)
 def test_gradients_of_edges_in_several_steps(place: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
     """With one program a row and 32 edges a step, node 0 takes three steps."""
-    from rest_triton.kernels.gpu import launch
+    from rest_triton.kernels import gpu
 
-    monkeypatch.setattr(launch, "EDGE_GRAD_SPLIT", 1)
+    monkeypatch.setitem(gpu.edge_grad.__globals__, "EDGE_GRAD_SPLIT", 1)  # the programs
+    monkeypatch.setattr(gpu.launch, "EDGE_GRAD_SPLIT", 1)  # the setting that they are compiled with
     test_against_the_definition("edge-weight", place)
 
 
