@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rest_triton.ops import activate, column_moments, use_backend
+from rest_triton.ops import activate, backend, column_moments, use_backend
 
 from ..conftest import PLACES
 from .budget import assert_within_budget
@@ -199,6 +199,20 @@ def test_rows_out_of_the_batch_are_not_written(place: torch.device) -> None:
     untouched = torch.ones(TABLE, dtype=torch.bool, device=place)
     untouched[rows] = False
     assert (table[untouched] == 7).all() and (table[rows] == 1).all()
+
+
+def test_nothing_is_written_beside_the_gradients(place: torch.device) -> None:
+    """The launcher of the backward, with results that lie inside larger memory."""
+    memory = torch.full((24, 60), 7.0, device=place)
+    grad_h, grad_scale, grad_shift = memory[1:21, 4:51], memory[21, 4:51], memory[22, 4:51]
+    h, grad_y, ones = (torch.ones(shape, device=place) for shape in ((20, 47), (20, 47), (47,)))
+    backend.kernels(place).activate_backward(
+        grad_h, grad_scale, grad_shift, grad_y, h, ones, ones, None, saved_is_output=False, relu=True, dropout=0.0, seed=0
+    )
+    for result, value in ((grad_h, 1), (grad_scale, 20), (grad_shift, 20)):
+        assert (result == value).all()
+        result.fill_(7.0)
+    assert (memory == 7.0).all()
 
 
 @pytest.mark.parametrize("count", [1, 5000])
