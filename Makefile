@@ -28,10 +28,10 @@ train: $(installed)  ## install, then train on a synthetic graph (ARGS: flags of
 	$(bin)/python -m rest_triton.train $(if $(ARGS),$(ARGS),$(demo))
 
 test: $(installed_dev)  ## install for development, then lint, type check, test, and run every benchmark once
-	tests/run.sh $(bin) all
+	bash tests/run.sh $(bin) all
 
 quick: $(installed_dev)  ## lint, type check and test the core, without the Triton interpreter: a minute
-	tests/run.sh $(bin) quick
+	bash tests/run.sh $(bin) quick
 
 bench: $(installed_dev)  ## measure on this machine (ARGS: pytest's, such as -k spmm)
 	$(bin)/python -m pytest bench --benchmark-only $(ARGS)

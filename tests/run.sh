@@ -14,12 +14,10 @@ trap 'rm -rf "$logs"' EXIT
 run() {
 	local begin=$SECONDS log status=0 verdict=ok
 	log=$(mktemp "$logs/XXXXXX")
-	# shellcheck disable=SC2086
-	eval "$bin/$1" >"$log" 2>&1 || status=$?
+	printf '\n== %s\n' "$1" >"$log"
+	eval "$bin/$1" >>"$log" 2>&1 || status=$?
 	[ $status -eq 0 ] || verdict="FAILED ($status)"
-	printf '\n== %s\n' "$1" >"$log.whole"
-	cat "$log" >>"$log.whole"
-	cat "$log.whole"
+	flock "$logs/lock" cat "$log"  # whole, although two may be done at the same time
 	printf '%4d s  %-12s %s: %s\n' $((SECONDS - begin)) "$verdict" "${1##* -q }" "$(tail -1 "$log")" >>"$logs/table"
 	return $status
 }

@@ -20,7 +20,7 @@ def run(folder: Path, what: str, failing: str = "nothing") -> tuple[int, str, li
     for name in ("python", "ruff", "mypy"):
         (folder / name).write_text(STUB.format(calls=calls, failing=failing))
         (folder / name).chmod(0o755)
-    done = subprocess.run([TESTS / "run.sh", folder, what], capture_output=True, text=True)
+    done = subprocess.run(["bash", TESTS / "run.sh", folder, what], capture_output=True, text=True)
     return done.returncode, done.stdout, calls.read_text().splitlines()
 
 
