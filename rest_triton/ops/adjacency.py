@@ -7,6 +7,7 @@ from torch import Tensor
 
 from ..kernels._hubs import HUB_DEGREE, HUB_SEGMENT
 from . import backend, check
+from .library import dense
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,9 +125,7 @@ class Adjacency:
 
         8 to 16 bytes per edge. Made on the CPU, in linear time, wherever the graph lies.
         """
-        from ..data import csr  # brings Numba, which importing the ops does not
-
-        rowptr, col, names = csr.reverse_with_names(self.rowptr.cpu(), self.col.cpu())
+        rowptr, col, names = reverse_with_names(self.rowptr.cpu(), self.col.cpu())
         device = self.rowptr.device
         names = names.to(device)
         reverse = Adjacency(
@@ -148,3 +147,13 @@ class Adjacency:
             if getattr(self, name) is not None
         ]
         return f"Adjacency({', '.join(parts)}, on {self.rowptr.device})"
+
+
+def reverse_with_names(rowptr: Tensor, col: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Reverse every edge: (rowptr, col, edge ids int32 or int64 [E]), where ids are positions in the given ``col``."""
+    from ..kernels.cpu import buckets  # brings Numba, which importing the ops does not
+
+    rowptr, col = dense(rowptr), dense(col)
+    rowptr, col, names = buckets.edges_to_csr(None, col, rowptr.numel() - 1, rowptr=rowptr, sort=False, names=True)
+    assert names is not None
+    return rowptr, col, names
