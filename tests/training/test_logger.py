@@ -84,6 +84,9 @@ def test_curves(tmp_path: Path, tensorboard: list[SummaryWriter]) -> None:
         "loss": {1: 1.0, 2: 0.5}, "time/data": {1: 0.5, 2: 0.5}, "staleness/0": {1: 0.5, 2: 0.5},
         "staleness/1": {1: 0.25, 2: 0.25},
     }  # fmt: skip
+    resumed = RunDirectory(tmp_path)
+    resumed.append(record(3))
+    assert tensorboard[1].curves["loss"] == {3: 1 / 3}  # its events are in a second file
 
 
 def test_the_real_writer_has_these_arguments() -> None:
