@@ -4,7 +4,7 @@ A task is a C function ``void task(int64_t *block)`` compiled by Numba. It is st
 OpenMP team. It takes chunks of work from the ticket counter in ``block[0]`` until none are left.
 
 ``numba.prange`` may bring a second thread pool. Torch's workers spin for a while after each op, and on a busy machine the
-threads of a second pool wait for them (``bench/bench_pool.py`` measures a mix of matmuls and kernels). With one team, the
+threads of a second pool wait for them (``bench/bench_spmm.py`` measures a mix of matmuls and kernels). With one team, the
 number of threads is torch's, and no parallel Numba function has to be compiled.
 """
 

@@ -2,7 +2,7 @@
 
 Settings are a pure function of widths, dtypes and alignment. They do not depend on node or edge counts, which differ in
 every batch, and are not tuned at run time. So the bits of a row do not depend on its batch. Settings include a kernel's
-register budget; ``python -m rest_triton.kernels.report`` checks it.
+register budget; ``python -m bench.compile.report`` checks it.
 """
 
 from collections.abc import Callable, Iterator

@@ -98,7 +98,7 @@ def _describe(store: "History") -> dict[str, Any]:
 
 
 def _tensors(store: "History") -> Iterator[Tensor]:
-    for table in store.tables:
+    for table in store.all_tables:
         yield table.stamp
         yield table.rows
 

@@ -1,15 +1,35 @@
-"""What a method is."""
+"""What a training method decides: which rows a step computes, and how it reads their neighbours.
+
+A method overrides only what it does otherwise than GAS. The hooks, in the order of a step:
+
+    batches(epoch)                 the batches of an epoch
+    aggregate(ctx, …)              how a layer reads the neighbours of its rows
+    transforms_first(ctx, …)       whether a layer multiplies before it aggregates
+    loss(graph, batch, device)     the loss of the batch's result
+    after_backward(ctx)            what follows the gradients: tables of gradients, scores of nodes
+    scale                          by which gradients are multiplied before they are clipped
+
+    tables(model)                  the tables it needs, by kind
+    refresh_batches(seed)          the batches that REST refreshes
+    reads(adj, batch)              the rows that REST-IS refreshes
+    state(), load(state)           what a checkpoint holds of it
+"""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from typing import Any
 
+import torch
 from torch import Tensor
-from torch.nn import Module
 
 from ..config import Config
-from ..history.history import Staged
-from ..sampling.batch import Batch
-from .engine import Engine
+from ..data.graph import Graph
+from ..history.history import INPUT
+from ..kernels._hash import mix64
+from ..nn.context import Context
+from ..nn.model import HistoryGNN
+from ..ops import Adjacency
+from ..sampling.batch import Batch, ClusterLoader
+from .loss import Loss, mean_loss
 
 
 class Method(ABC):
@@ -19,6 +39,8 @@ class Method(ABC):
         config: the run's. ptr: int64[K+1]; cluster k is the nodes ``ptr[k] .. ptr[k+1]``. device: where rows lie.
     """
 
+    scale = 1.0
+
     def __init__(self, config: Config, ptr: Tensor, device: str) -> None:
         self.config, self.ptr, self.device = config, ptr, device
 
@@ -27,20 +49,43 @@ class Method(ABC):
         """The batches of an epoch; they depend on its number alone, so that it can be repeated."""
 
     def cover(self) -> list[Batch]:
-        """Every node in exactly one of these, to measure by."""
+        """Batches that hold every node exactly once, to measure by."""
         return self.batches(0)
 
-    @abstractmethod
-    def widths(self, model: Module) -> list[int]:
-        """The widths of the tables that it needs."""
+    def tables(self, model: HistoryGNN) -> dict[str, list[int]]:
+        """The widths of the tables it needs, by kind. :data:`INPUT` is the kind of the inputs of layers."""
+        return {INPUT: model.history_dims[self.first_table(model) - (not model.encodes) :]}
 
-    def train(
-        self,
-        engine: Engine,
-        batch: Batch,
-        step: int,
-        loss_of: Callable[[Tensor], Tensor | None],
-        staged: list[Staged] | None = None,
-    ) -> Tensor | None:
-        """Forward and backward of a batch: gradients are added to what is there."""
-        return engine.train(batch, step, loss_of, staged=staged)
+    def first_table(self, model: HistoryGNN) -> int:
+        """The layer whose input the first table holds. Features have no table, nor what is computed anew."""
+        return int(not model.encodes or self.config.input == "exact")
+
+    def aggregate(self, ctx: Context, **mix: Any) -> Tensor:
+        """[R, D]: ``(1 - alpha) * A h + alpha * residual``, h being the input of the context's layer."""
+        return ctx.aggregate(**mix)
+
+    def transforms_first(self, ctx: Context, width: int, result: int) -> bool:
+        """Whether a layer multiplies rows of ``width`` columns into ``result`` before it aggregates them."""
+        return ctx.inputs.transforms_first(ctx.batch, ctx.halo, width, result)
+
+    def loss(self, graph: Graph, batch: Batch, device: torch.device) -> Loss:
+        """The loss of a batch's result; the function returns None for a batch without a training node."""
+        return mean_loss(graph, batch, device)
+
+    def after_backward(self, ctx: Context) -> None:  # noqa: B027 (most methods need nothing)
+        """Runs between backward and the update of the weights."""
+
+    def refresh_batches(self, batch_size: int, seed: int) -> ClusterLoader:
+        """The batches that REST refreshes."""
+        return ClusterLoader(self.ptr, batch_size, seed=mix64(seed) >> 1, device=self.device)
+
+    def reads(self, adj: Adjacency, batch: Batch) -> Tensor:
+        """int64[H]: the rows that a batch reads from tables."""
+        return batch.halo(adj)
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint holds of the method."""
+        return {}
+
+    def load(self, state: dict[str, Any]) -> None:  # noqa: B027
+        """Take up the state of a checkpoint."""

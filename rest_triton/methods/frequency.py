@@ -18,10 +18,10 @@ class Frequency:
     def __init__(self, count: int) -> None:
         self.count = count
 
-    def look(self, engine: Engine, batch: Batch, step: int, age: float) -> None:
+    def observe(self, engine: Engine, batch: Batch, step: int, age: float) -> None:
         """Before a step on ``batch``, whose rows are ``age`` steps old; nothing is refreshed yet."""
 
-    def enough(self, done: int, age: float) -> bool:
+    def reached(self, done: int, age: float) -> bool:
         """Whether ``done`` refreshes are enough. age: the mean over all rows after the step, if there are no more."""
         return done >= self.count
 
@@ -32,17 +32,17 @@ class Frequency:
         pass
 
 
-class KeepAge(Frequency):
+class TargetAge(Frequency):
     """As many as it takes for the mean age of rows, in steps, not to exceed ``most``."""
 
     def __init__(self, most: float) -> None:
         self.most = most
 
-    def enough(self, done: int, age: float) -> bool:
+    def reached(self, done: int, age: float) -> bool:
         return age <= self.most
 
 
-class KeepDrift(KeepAge):
+class TargetDrift(TargetAge):
     """As many as it takes for rows not to have moved by more than ``target``, relative to their size, when they are written
     again. What that means in steps is learned: rows of the training batch are read before the step and after it, in the last
     table, where the changes of all layers come together; the age that is allowed falls while they move more than the
@@ -57,20 +57,22 @@ class KeepDrift(KeepAge):
         self.target, self.longest = target, longest
         self.seen: tuple[Tensor, Tensor, float] | None = None  # nodes, their rows, their age
 
-    def look(self, engine: Engine, batch: Batch, step: int, age: float) -> None:
-        store = engine.store
-        if not store.tables:
+    def observe(self, engine: Engine, batch: Batch, step: int, age: float) -> None:
+        history = engine.history
+        if not history.tables:
             return
-        last = len(store.tables) - 1
+        last = len(history.tables) - 1
         if self.seen is not None:
             nodes, before, waited = self.seen
-            now = store.read(last, nodes)
+            # A checkpoint is loaded on the CPU, whatever the tables are on.
+            nodes, before = nodes.to(engine.inputs.device), before.to(engine.inputs.device)
+            now = history.read(last, nodes)
             drift = float((now - before).norm(dim=1).mean() / now.norm(dim=1).mean().clamp_min(1e-12))
             if waited > 0:
                 self.most *= min(FASTEST, max(SLOWEST, self.target / max(drift, 1e-12)))
                 self.most = min(self.longest, self.most)
         nodes = batch.rows[:: -(-len(batch) // SAMPLE)] if len(batch) else batch.rows
-        self.seen = nodes, store.read(last, nodes), age
+        self.seen = nodes, history.read(last, nodes), age
 
     def state(self) -> dict[str, Any]:
         return {"most": self.most, "seen": self.seen}
@@ -83,4 +85,4 @@ def frequency_for(config: Config, batches: int) -> Frequency:
     """What a configuration asks for. batches: so many make an epoch; without any refresh rows are younger, on average."""
     if config.frequency != AUTO:
         return Frequency(config.refreshes)
-    return KeepDrift(config.target_drift, float(batches)) if config.target_drift > 0 else KeepAge(config.target_age)
+    return TargetDrift(config.target_drift, float(batches)) if config.target_drift > 0 else TargetAge(config.target_age)

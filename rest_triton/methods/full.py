@@ -1,19 +1,22 @@
-"""Full-batch training: all nodes in one batch, no tables. What the others are measured by, where it fits."""
+"""Full-batch training: all nodes in one batch, no tables. An epoch is one step."""
 
 import torch
-from torch.nn import Module
 
+from ..nn.model import HistoryGNN
 from ..sampling.batch import Batch
 from .base import Method
 
 
 class Full(Method):
-    """An epoch is one step."""
+    """The reference for all other methods, where it fits."""
 
     def batches(self, epoch: int) -> list[Batch]:
         nodes = int(self.ptr[-1])
         clusters = tuple(range(self.ptr.numel() - 1))
         return [Batch(nodes, ranges=((0, nodes),), clusters=clusters, device=torch.device(self.device))]
 
-    def widths(self, model: Module) -> list[int]:
-        return []
+    def tables(self, model: HistoryGNN) -> dict[str, list[int]]:
+        return {}
+
+    def first_table(self, model: HistoryGNN) -> int:
+        return int(not model.encodes)

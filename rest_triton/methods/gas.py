@@ -1,13 +1,11 @@
-"""GAS (GNNAutoScale; Fey et al., 2021): batches of clusters, everyone else's last embeddings from tables."""
+"""GAS (GNNAutoScale; Fey et al., 2021): batches of clusters; neighbours outside of a batch are read from tables."""
 
 from torch import Tensor
-from torch.nn import Module
 
 from ..config import Config
 from ..kernels._hash import mix64
 from ..sampling.batch import Batch, ClusterLoader
 from .base import Method
-from .engine import tables_of
 
 
 class GAS(Method):
@@ -24,6 +22,3 @@ class GAS(Method):
 
     def cover(self) -> list[Batch]:
         return self.clusters.epoch(0)  # whatever max_steps says
-
-    def widths(self, model: Module) -> list[int]:
-        return tables_of(model, self.config.input == "exact")

@@ -1,321 +1,442 @@
-"""What a model sees of the graph while it computes a batch: its rows, and everybody else's history.
+"""What a model sees of the graph while it computes a batch: its own rows, and those of neighbours.
 
-A model is written as if it had the whole graph::
-
-    h = view.start(self.mlp)                # what it makes of features alone, and table 0
-    for layer in view.layers(3):
-        z = view.aggregate(layer, h)        # in-batch rows of h, all others from table `layer`
-        h = view.activate(layer + 1, self.lins[layer](z))  # and write-back of the in-batch rows
-
-Whether that is a training step, a refresh or exact inference, and where the tables are, is the view's business.
+A model is written as if it had the whole graph: ``ctx.h`` is the input of the layer for the rows of the batch, and
+``ctx.propagate()`` aggregates it over all neighbours. The context knows where the rows of neighbours are: computed in the
+batch, kept in a table, or computed anew. The training method decides how they are read.
 """
 
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn import BatchNorm1d
 
-from ..history.history import History, Staged
+from ..history.table import Rows
 from ..kernels._hash import mix64
-from ..ops import activate, backend, column_moments, gather_rows, halo_spmm, history_spmm
-from ..sampling.batch import Batch, PositionMaps
-from .scene import Scene
+from ..ops import activate, backend, gather_rows, halo_spmm, history_spmm
+from ..sampling.batch import Batch, Block, PositionMaps
+from . import norm as norms
+from .inputs import Inputs
+
+if TYPE_CHECKING:
+    from .model import HistoryGNN
 
 
-class View:
+class Reader(Protocol):
+    """The part of a training method that a forward asks: how neighbours are read."""
+
+    def aggregate(self, ctx: "Context", **mix: Any) -> Tensor:
+        """[R, D]: ``(1 - alpha) * A h + alpha * residual``."""
+
+    def transforms_first(self, ctx: "Context", width: int, result: int) -> bool:
+        """Whether a layer multiplies by its weight before it aggregates."""
+
+
+class Context:
     """One forward of one batch.
 
     Args:
-        batch, position: the rows, and the map in which they are entered.
-        maps: where another map can be had for as long as the view lives.
+        batch: the rows that are computed. maps: position maps of the stream that computes. reader: the training method.
         step: the number that recorded rows are stamped with. draw: tells the dropout of forwards in one step apart.
-        training: batch statistics and dropout; else running statistics and none.
-        refreshing: nothing is needed but the tables; running statistics stay as they are, and no edges are dropped.
+        training: batch statistics and dropout; else running statistics and no dropout.
+        refreshing: only tables are wanted: the last layer, running statistics and edge dropout are left out.
         recording: whether tables are written.
-        halo: the neighbours outside of the batch, where they are known; rows of far tables are staged in their order.
-        staged: for each table, the halo's rows where they already are on the device.
-        keep: buffers on the device that get what is recorded, too, from row ``keep_at`` on.
-        watch: is shown what is computed, with a name for it, to find out where something went wrong.
+        pulled: for each table the halo's rows, where they are on the device already.
+        copies: for each table a buffer that gets what is recorded, too, from row ``copies_at`` on.
+        statistics: copies of running statistics to use instead of the model's.
+        probe: is called with a name and every result that is computed.
     """
 
     def __init__(
         self,
-        scene: Scene,
+        inputs: Inputs,
         batch: Batch,
-        position: Tensor,
         maps: PositionMaps,
+        reader: Reader,
         *,
         step: int,
         draw: int = 0,
         training: bool = True,
         refreshing: bool = False,
         recording: bool = True,
-        halo: Tensor | None = None,
-        staged: list[Staged] | None = None,
-        keep: list[Staged] | None = None,
-        keep_at: int = 0,
-        watch: Callable[[str, Tensor], None] | None = None,
+        pulled: Sequence[Rows | None] | None = None,
+        copies: Sequence[Rows | None] | None = None,
+        copies_at: int = 0,
+        statistics: norms.Statistics | None = None,
+        probe: Callable[[str, Tensor], None] | None = None,
     ) -> None:
-        self.scene, self.store, self.streams = scene, scene.store, scene.store.streams
-        self.batch, self.position, self.maps = batch, position, maps
+        self.inputs, self.batch, self.maps, self.reader = inputs, batch, maps, reader
+        self.history, self.streams = inputs.history, inputs.history.streams
         self.step, self.draw, self.training = step, draw, training
         self.refreshing, self.recording = refreshing, recording
-        self.staged, self.keep, self.keep_at, self.watch = staged, keep, keep_at, watch
-        self.everyone = len(batch) == scene.adj.num_nodes
-        self._halo = halo
-        self._slots: Tensor | None = None
-        self._fresh: Tensor | None = None  # table 0 of the halo, computed instead of read
-        self._fetched: dict[int, Staged] = {}
+        self.pulled, self.copies, self.copies_at = pulled, copies, copies_at
+        self.statistics, self.probe = statistics, probe
+        self.whole_graph = len(batch) == inputs.adj.num_nodes
+        self.layer, self.num_layers = -1, 0  # -1: before the first
+        self.feature_dropout = 0.0
+        self._h: Tensor | None = None
+        self._h0: Tensor | None = None
+        self.adj = inputs.adj if batch.adj is None else batch.adj
+        self.block = batch.block(-1)
+        self._halos: dict[tuple[int, int], Tensor] = {}  # of blocks, by their sizes
+        self._halo_h: Tensor | None = None  # encoded features of the halo, computed instead of read
+        # Position maps, by the number of rows entered and the halo that is numbered by slots.
+        self._taken: dict[tuple[int, tuple[int, int] | None, bool], tuple[Batch, Tensor]] = {}
+        self._sources: dict[int, Rows] = {}
+        self._recorded = False
         self._seeds = 0
+        self._feature_seed: int | None = None
 
     def close(self) -> None:
-        """Give back what was taken: after backward."""
-        if self._slots is not None:
-            self.batch.restore_positions(self._slots)
-            self._slots[self.halo] = ~self.halo.to(self._slots.dtype)
-            self.maps.give_back(self._slots)
-            self._slots = None
+        """Return the position maps: after backward."""
+        for (_, slots, _), (entered, position) in self._taken.items():
+            entered.restore_positions(position)
+            if slots is not None:
+                halo = self._halos[slots]
+                position[halo] = ~halo.to(position.dtype)
+            self.maps.give_back(position)
+        self._taken = {}
 
-    @property
-    def halo(self) -> Tensor:
-        """int64[H]: the neighbours of the batch that are not in it."""
-        if self._halo is None:
-            nobody = torch.empty(0, dtype=torch.int64, device=self.position.device)
-            self._halo = nobody if self.everyone else self.batch.halo(self.scene.adj)
-        return self._halo
+    # The course of a forward, for HistoryGNN.forward.
 
-    def slots(self) -> Tensor:
-        """A map in which the halo's rows are numbered as in ``halo``, not by their ids."""
-        if self.everyone or not self.store.direct:
-            return self.position  # numbered like that already: rows of far tables are staged
-        if self._slots is None:
-            self._slots = self.maps.take()
-            self.batch.write_positions(self._slots)
-            self._slots[self.halo] = ~torch.arange(self.halo.numel(), dtype=torch.int32, device=self.position.device)
-        return self._slots
-
-    def _where(self, table: int) -> tuple[History, int]:
-        """The store and the number in it of a model's table."""
-        return self.store, table - int(self.scene.exact_input)
-
-    def layers(self, count: int) -> Iterable[int]:
-        """Which of a model's layers are to be computed. For a refresh the last one is not: all tables are written."""
-        return range(count - 1 if self.refreshing else count)
-
-    def features(self) -> Tensor:
-        """[R, D]: the features of the batch's rows."""
-        return self.batch.take(self.scene.x)
-
-    def start(self, first: Callable[["View"], Tensor]) -> Tensor:
-        """[R, D]: ``first(view)``, what a model makes of features alone, and table 0.
-
-        ``first`` may ask the view for features, dropout and activations, and not for anything about neighbours. With
-        ``exact_input`` it is called once more for the halo's rows, and there is no table.
-        """
+    def begin(self, model: "HistoryGNN") -> None:
+        """Encode features, where the model does, and record or recompute them for neighbours."""
+        self.num_layers, self.feature_dropout = model.num_layers, model.feature_dropout
+        if not model.encodes:
+            return
         seeds = self._seeds
-        h = first(self)
-        if not self.scene.exact_input:
+        h = model.encode(self._features(), self)
+        if not self.inputs.exact_input:
             self.record(0, h)
-        elif not self.everyone:
+        elif not self.whole_graph:
+            self.block = self.batch.block(0)
             outside = Batch(self.batch.num_nodes, nodes=self.halo, device=self.halo.device)
             # As in a refresh: batch statistics of its own rows, which leave no trace in the running ones.
-            view = View(
-                self.scene, outside, self.position, self.maps, step=self.step, draw=self.draw, training=self.training,
-                refreshing=True, recording=False,
+            other = Context(
+                self.inputs, outside, self.maps, self.reader, step=self.step, draw=self.draw, training=self.training,
+                refreshing=True, recording=False, statistics=self.statistics,
             )  # fmt: skip
-            view._seeds = seeds  # the same dropout as if all rows were computed in one piece
-            self._fresh = first(view)
-        return h
+            other._seeds, other.feature_dropout = seeds, self.feature_dropout  # the same dropout as in one piece
+            self._halo_h = model.encode(other._features(), other)
+        self._h0 = h
+        self._h = self.dropout(h, model.encoded_dropout)
 
-    def rows(self, table: int, h: Tensor | None) -> Tensor:
-        """[R, D]: the batch's own rows of what the table is made of, for residual connections: h."""
-        assert h is not None
-        return h
+    def layers(self) -> Iterable[int]:
+        """The layers to compute. A refresh leaves the last one out: all tables are written before it."""
+        return range(self.num_layers - 1 if self.refreshing else self.num_layers)
+
+    def enter(self, layer: int) -> None:
+        """Begin a layer."""
+        self.layer, self._recorded, self.block = layer, False, self.batch.block(layer)
+
+    def leave(self, h: Tensor) -> None:
+        """End a layer: its output is recorded, if it was not, and becomes the input of the next."""
+        if not self._recorded and self.layer + 1 < self.num_layers:
+            self.record(self.layer + 1, h)
+        self._h = h
+
+    def result(self, model: "HistoryGNN") -> Tensor | None:
+        """The model's result after its last layer, None if that was left out."""
+        return model.decode(self.h) if self.layer == self.num_layers - 1 else None
+
+    # What a layer computes with.
 
     @property
-    def edge_dropout(self) -> float:
-        return self.scene.edge_dropout if self.training and not self.refreshing else 0.0
+    def h(self) -> Tensor:
+        """[R, D]: the input of the layer, for the rows that it computes."""
+        return self._own(self._features() if self._h is None else self._h)
 
-    def _edges(self) -> dict[str, Any]:
-        return dict(edge_dropout=self.edge_dropout, seed=self.next_seed() if self.edge_dropout > 0.0 else 0)
+    def _own(self, h: Tensor) -> Tensor:
+        return h[: len(self.block.rows)] if len(h) > len(self.block.rows) else h
 
-    def aggregate(self, table: int, h: Tensor | None, *, residual: Tensor | None = None, alpha: float = 0.0) -> Tensor:
-        """[R, D]: ``(1 - alpha) * A h + alpha * residual``, with the rows of h for nodes in the batch, and of the table for
-        all others."""
-        assert h is not None
-        options = self._edges() | dict(residual=residual, alpha=alpha)
-        if table == 0 and self._fresh is not None:
-            z = halo_spmm(self.scene.adj, self.batch.rows, self.halo, self.slots(), h, self._fresh, **options)
-            return self._saw(f"aggregate of table {table}", z)
-        self._refuse_unwritten(table)
-        source = self._source(table)
-        self._prefetch(table + 1)
-        z = self.streams.submit(
-            self.streams.current,
-            lambda: history_spmm(
-                self.scene.adj, self.batch.rows, self.position, h, None if source is None else source.rows, **options
-            ),
-            reads=[] if source is None else [source.resource],
-        )
-        return self._saw(f"aggregate of table {table}", z)
+    def _input(self) -> Tensor:
+        """[S, D]: the input of the layer, for all rows that are there."""
+        return self._features() if self._h is None else self._h
 
-    def convolve(self, table: int, h: Tensor | None, weight: Tensor) -> Tensor:
-        """[R, C]: ``A h W^T``, whichever way round costs less. weight: W [C, D]. A bias is added by :meth:`activate`."""
-        assert h is not None
+    @property
+    def h0(self) -> Tensor:
+        """[R, D]: the encoded features of the rows that the layer computes, before dropout."""
+        assert self._h0 is not None, "the model does not encode features: it has no h0"
+        return self._own(self._h0)
+
+    def release(self) -> None:
+        """Free the input of the layer, which is not used any more: in a full batch it is as large as a table."""
+        self._h = None
+
+    def propagate(self, *, residual: Tensor | None = None, alpha: float = 0.0) -> Tensor:
+        """[R, D]: ``(1 - alpha) * A h + alpha * residual``: the layer's input aggregated over all neighbours."""
+        if self.layer == 0 and not self.inputs.encodes:
+            z = self._propagate_features()
+            return z if residual is None else (1 - alpha) * z + alpha * residual
+        return self._probed("aggregate", self.reader.aggregate(self, residual=residual, alpha=alpha))
+
+    def propagate_linear(self, weight: Tensor) -> Tensor:
+        """[R, C]: ``A h W^T`` for W [C, D], in the order that costs less. :meth:`output` adds a bias in its own pass."""
         narrow, wide = weight.shape
-        fresh = table == 0 and self._fresh is not None
-        if narrow >= wide or fresh or not self.scene.transforms_first(self.batch, self.halo, wide, narrow):
-            return self._saw(f"layer that reads table {table}", F.linear(self.aggregate(table, h), weight))
-        self._refuse_unwritten(table)
-        source = self._source(table)
-        if source is None:
-            outside = h.new_empty(0, narrow)
-        else:
+        if self.layer == 0 and not self.inputs.encodes:
+            return self._probed("first layer", self._propagate_features_linear(weight))
+        may = narrow < wide and self._halo_rows is None and not self.block.narrows
+        first = may and self.reader.transforms_first(self, wide, narrow)
+        z = self._transformed_first(weight) if first else F.linear(self.propagate(), weight)
+        return self._probed("layer", z)
 
-            def transform() -> Tensor:
-                rows = gather_rows(source.rows, self.halo) if self.store.direct else source.rows
-                return F.linear(rows.to(h.dtype), weight)
+    def output(
+        self, h: Tensor, norm: BatchNorm1d | None = None, *, bias: Tensor | None = None, relu: bool = True,
+        dropout: float = 0.0,
+    ) -> Tensor:  # fmt: skip
+        """``dropout(relu(norm(h + bias)))``, the output of a layer: recorded before dropout, in the same pass."""
+        self._recorded = True
+        last = self.layer + 1 == self.num_layers
+        return self._activate(None if last else self.layer + 1, h, norm, bias, relu, dropout)
 
-            outside = self.streams.submit(self.streams.current, transform, reads=[source.resource])
-        inside = F.linear(h, weight)
-        z = halo_spmm(
-            self.scene.adj, self.batch.rows, self.halo, self.slots(), inside, outside.to(inside.dtype), **self._edges()
-        )
-        return self._saw(f"layer that reads table {table}", z)
-
-    def convolve_features(self, weight: Tensor, dropout: float = 0.0) -> Tensor:
-        """[R, C]: ``A dropout(x) W^T`` of the features. Without dropout the aggregate is computed once for the graph."""
-        dropout = dropout if self.training else 0.0
-        if dropout == 0.0:
-            return self._saw("first layer", F.linear(self.aggregated_features(), weight))
-        seed, adj, rows = self.next_seed(), self.scene.adj, self.batch.rows
-        options: dict[str, Any] = dict(relu=False, dropout=dropout, seed=seed)
-        inside = activate(self.features(), rows=rows, **options)
-        outside = activate(gather_rows(self.scene.x, self.halo), rows=self.halo, **options)
-        if self.scene.transforms_first(self.batch, self.halo, inside.shape[1], weight.shape[0]):
-            inside, outside = (F.linear(x, weight) for x in (inside, outside))
-            z = halo_spmm(adj, rows, self.halo, self.slots(), inside, outside, **self._edges())
-            return self._saw("first layer", z)
-        z = history_spmm(adj, rows, self.slots(), inside, outside, **self._edges())
-        return self._saw("first layer", F.linear(z, weight))
-
-    def aggregated_features(self) -> Tensor:
-        """[R, D]: what a first layer that starts with an aggregate gets; computed once for the whole graph."""
-        if self.edge_dropout > 0.0:
-            return history_spmm(self.scene.adj, self.batch.rows, self.scene.outside(), None, self.scene.x, **self._edges())
-        return self.batch.take(self.scene.aggregated())
-
-    def _refuse_unwritten(self, table: int) -> None:
-        if backend.debugging() and not self.everyone and self.staged is None:
-            store, number = self._where(table)
-            store.refuse_unwritten(number, self.halo)
-
-    def _source(self, table: int) -> Staged | None:
-        """Where the rows of nodes outside of the batch are read from; None if there are no such nodes."""
-        store, number = self._where(table)
-        if self.everyone:
-            return None
-        if self.staged is not None:
-            return self.staged[number]
-        if store.direct:
-            held = store.tables[number]
-            return Staged(held.rows, held.resource)
-        if number not in self._fetched:
-            self._fetched[number] = store.stage(number, self.halo)
-        return self._fetched[number]
-
-    def _prefetch(self, table: int) -> None:
-        """The next one is fetched while this one is computed. A refresh ends with the last table, and does not read it."""
-        store, number = self._where(table)
-        if number < len(store.tables) - int(self.refreshing):
-            self._source(table)
-
-    def record(self, table: int, h: Tensor) -> None:
-        """Write the batch's rows of a table."""
-        if not self.recording:
-            return
-        store, number = self._where(table)
-        store.record(number, self.batch, h, self.step)
-        if self.keep is not None:
-            kept = self.keep[number]
-            into = kept.rows[self.keep_at : self.keep_at + len(self.batch)]
-            self.streams.submit(self.streams.current, lambda: into.copy_(h.detach()), writes=[kept.resource])
+    def activate(
+        self, h: Tensor, norm: BatchNorm1d | None = None, *, bias: Tensor | None = None, relu: bool = True,
+        dropout: float = 0.0,
+    ) -> Tensor:  # fmt: skip
+        """``dropout(relu(norm(h + bias)))`` in one pass. A bias is cheaper here than in the product before."""
+        return self._activate(None, h, norm, bias, relu, dropout)
 
     def dropout(self, h: Tensor, p: float) -> Tensor:
         """h with elements set to zero at random, in training."""
-        return h if p == 0.0 or not self.training else self.activate(None, h, relu=False, dropout=p)
+        return h if p == 0.0 or not self.training else self.activate(h, relu=False, dropout=p)
 
-    def activate(
-        self,
-        table: int | None,
-        h: Tensor,
-        norm: torch.nn.BatchNorm1d | None = None,
-        *,
-        bias: Tensor | None = None,
-        relu: bool = True,
-        dropout: float = 0.0,
-    ) -> Tensor:
-        """``dropout(relu(norm(h + bias)))``, and what comes before dropout recorded in a table, in one pass.
+    def record(self, layer: int, h: Tensor) -> None:
+        """Write the batch's rows of the input of a layer."""
+        number = self.inputs.number(layer)
+        if not self.recording or number is None:
+            return
+        self.history.push(number, self.block.rows, h, self.step)
+        if self.copies is not None and (kept := self.copies[number]) is not None:
+            into = kept.rows[self.copies_at : self.copies_at + len(self.block.rows)]
+            self.streams.submit(self.streams.current, lambda: into.copy_(h.detach()), writes=[kept.resource])
 
-        Args:
-            table: None records nothing. bias: [D]; cheaper here than in the product before, which would take a pass for it.
+    # Where rows are.
+
+    @property
+    def halo(self) -> Tensor:
+        """int64[H]: the neighbours of the rows that the layer computes, outside of the rows of its input."""
+        return self._halo_of(self.block)
+
+    def _halo_of(self, block: Block) -> Tensor:
+        sizes = len(block.rows), len(block.source)
+        if sizes not in self._halos:
+            nothing = torch.empty(0, dtype=torch.int64, device=self.inputs.device)
+            self._halos[sizes] = nothing if self.whole_graph else block.halo(self.adj)
+        return self._halos[sizes]
+
+    def position(self, *, by_slot: bool = False, of_result: bool = False, joined: bool = False) -> Tensor:
+        """int32[N]: the position map of the rows of the layer's input.
+
+        by_slot: the halo's rows are numbered as in ``halo``, else by node. joined: they follow the input's rows in x.
+        of_result: the map of the rows that the layer computes.
         """
+        entered = self.block.rows if of_result else self.block.source
+        slots = (len(self.block.rows), len(self.block.source)) if (by_slot or joined) and not self.whole_graph else None
+        key = len(entered), slots, joined and slots is not None
+        if key not in self._taken:
+            halo = None if slots is None else self.halo
+            position = self.maps.take()
+            self._taken[key] = entered, position
+            entered.write_positions(position)
+            if halo is not None:
+                numbers = torch.arange(halo.numel(), dtype=torch.int32, device=position.device)
+                position[halo] = numbers + len(entered) if joined else ~numbers
+        return self._taken[key][1]
+
+    @property
+    def _halo_rows(self) -> Tensor | None:
+        """The halo's rows of the layer's input, where they were computed in this forward."""
+        return self._halo_h if self.layer == 0 else None
+
+    def neighbourhood(self) -> Tensor:
+        """[S + H, D]: the layer's input for all rows that are there, then for the halo."""
+        h = self._input()
+        if self.whole_graph or self.halo.numel() == 0:
+            return h
+        return torch.cat([h, self._halo_input().to(h.dtype)])
+
+    def _halo_input(self) -> Tensor:
+        """[H, D]: the layer's input for the halo."""
+        if self._halo_rows is not None:
+            return self._halo_rows
+        source = self.source()
+        if source is None:
+            return self._drop_features(self.inputs.features.gather(self.halo), self.halo)
+
+        def rows() -> Tensor:
+            # A buffer is filled again while backward may still read these rows: they are copied.
+            return gather_rows(source.rows, self.halo) if source.in_place else source.rows.clone()
+
+        return self.streams.submit(self.streams.current, rows, reads=[source.resource])
+
+    def source(self) -> Rows | None:
+        """Where the layer's input of nodes outside of the batch is read; None if there are no such nodes."""
+        number = self.inputs.number(self.layer)
+        if self.whole_graph or number is None:
+            return None
+        if self.pulled is not None and (pulled := self.pulled[number]) is not None:
+            return pulled
+        if backend.debugging() and number not in self._sources:
+            self.history.refuse_unwritten(number, self.halo)
+        return self._pull(number, self.block)
+
+    def _pull(self, number: int, block: Block) -> Rows:
+        if number not in self._sources:
+            table = self.history.tables[number]
+            far = None if table.in_place else self._halo_of(block)
+            self._sources[number] = Rows(table.rows, table.resource, True) if far is None else self.history.pull(number, far)
+        return self._sources[number]
+
+    def _prefetch(self) -> None:
+        """Fetch the next layer's rows while this one computes. A refresh writes the last table, and does not read it."""
+        number = self.inputs.number(self.layer + 1)
+        if number is not None and not self.whole_graph and self.pulled is None:
+            if number < len(self.history.tables) - int(self.refreshing):
+                self._pull(number, self.batch.block(self.layer + 1))
+
+    def aggregate(self, *, residual: Tensor | None = None, alpha: float = 0.0, **options: Any) -> Tensor:
+        """:meth:`propagate` by histories: rows in the batch are fresh, all others come from the table.
+
+        ``options`` are those of :func:`history_spmm`, for methods that need more of it.
+        """
+        options = self.edges() | dict(residual=residual, alpha=alpha) | options
+        adj, rows, h = self.adj, self.block.rows.rows, self._input()
+        if self._halo_rows is not None:
+            return halo_spmm(adj, rows, self.halo, self.position(by_slot=True), h, self._halo_rows, **options)
+        if self.block.narrows:
+            options |= dict(x_rows=self.block.source.rows, row_position=self.position(of_result=True))
+        source = self.source()
+        self._prefetch()
+        position = self.position(by_slot=source is not None and not source.in_place)
+        table = None if source is None else source.rows
+        return self.streams.submit(
+            self.streams.current,
+            lambda: history_spmm(adj, rows, position, h, table, **options),
+            reads=[] if source is None else [source.resource],
+        )
+
+    def _transformed_first(self, weight: Tensor) -> Tensor:
+        """``A (h W^T)``: the halo's rows are multiplied, too."""
+        source, h = self.source(), self._input()
+        if source is None:
+            outside = h.new_empty(0, weight.shape[0])
+        else:
+
+            def transform() -> Tensor:
+                rows = gather_rows(source.rows, self.halo) if source.in_place else source.rows
+                return F.linear(rows.to(h.dtype), weight)
+
+            outside = self.streams.submit(self.streams.current, transform, reads=[source.resource])
+        inside, position = F.linear(h, weight), self.position(by_slot=True)
+        outside = outside.to(inside.dtype)
+        return halo_spmm(self.adj, self.batch.rows, self.halo, position, inside, outside, **self.edges())
+
+    # Features.
+
+    def _features(self) -> Tensor:
+        """[S, F]: the features of the rows of the layer's input, some of them dropped in training."""
+        batch = self.block.source if self.layer >= 0 else self.block.rows
+        return self._drop_features(self.inputs.features.take(batch), batch.rows)
+
+    def _drop_features(self, x: Tensor, rows: Tensor) -> Tensor:
+        if self.feature_dropout == 0.0 or not self.training:
+            return x
+        if self._feature_seed is None:
+            self._feature_seed = self.next_seed()
+        dropped = activate(x, rows=rows, relu=False, dropout=self.feature_dropout, seed=self._feature_seed)
+        return self._probed("dropout of features", dropped)
+
+    def _propagate_features(self) -> Tensor:
+        """[R, F]: the aggregate of the features. Where nothing is dropped it was computed once for the graph."""
+        inputs, rows = self.inputs, self.block.rows.rows
+        if self.feature_dropout > 0.0 and self.training:
+            inside, outside = self._features(), self._drop_features(inputs.features.gather(self.halo), self.halo)
+            return history_spmm(self.adj, rows, self.position(by_slot=True), inside, outside, **self.edges())
+        if self.edge_dropout > 0.0 or self.batch.adj is not None:
+            return history_spmm(self.adj, rows, inputs.outside(), None, inputs.features.rows, **self.edges())
+        return self.block.rows.take(inputs.aggregated())
+
+    def _propagate_features_linear(self, weight: Tensor) -> Tensor:
+        inputs, wide = self.inputs, self.inputs.features.width
+        if self.feature_dropout == 0.0 or not self.training:
+            return F.linear(self._propagate_features(), weight)
+        if self.block.narrows or not inputs.transforms_first(self.batch, self.halo, wide, weight.shape[0]):
+            return F.linear(self._propagate_features(), weight)
+        inside, outside = self._features(), self._drop_features(inputs.features.gather(self.halo), self.halo)
+        inside, outside = F.linear(inside, weight), F.linear(outside, weight)
+        position = self.position(by_slot=True)
+        return halo_spmm(self.adj, self.batch.rows, self.halo, position, inside, outside, **self.edges())
+
+    # Activations.
+
+    def _activate(
+        self, layer: int | None, h: Tensor, norm: BatchNorm1d | None, bias: Tensor | None, relu: bool, dropout: float
+    ) -> Tensor:
         scale, shift, moments = self._normalise(norm, h, bias)
         dropout = dropout if self.training else 0.0
         options: dict[str, Any] = dict(
             relu=relu, dropout=dropout, seed=self.next_seed() if dropout > 0 else 0, moments=moments
         )
-        rows = self.batch.rows
-        if table is None or not self.recording:
-            return self._saw("activation", activate(h, scale, shift, rows=rows, **options))
-        store, number = self._where(table)
-        if store.direct and self.keep is None:
-            to = store.tables[number]
+        batch = self.block.rows
+        rows = batch.rows
+        table = self._table(layer) if layer is not None and self.recording else None
+        if table is None or layer is None:
+            return self._probed("activation", activate(h, scale, shift, rows=rows, **options))
+        if table.in_place and self.copies is None:
 
             def write() -> Tensor:
-                y = activate(h, scale, shift, rows=rows, history=to.rows, **options)
-                store.stamped(number, self.batch, self.step)
+                y = activate(h, scale, shift, rows=rows, history=table.rows, **options)
+                table.mark_written(batch, self.step)
                 return y
 
-            return self._saw(f"table {table}", self.streams.submit(self.streams.current, write, writes=[to.resource]))
+            y = self.streams.submit(self.streams.current, write, writes=[table.resource])
+            return self._probed("activation", y)
         # Far away: the rows are laid down here, in the table's dtype, and leave on a stream of their own.
-        before_dropout = torch.empty(h.shape, dtype=store.dtype, device=h.device)
-        every = torch.arange(len(self.batch), device=h.device)
-        y = activate(h, scale, shift, rows=rows, history=before_dropout, history_rows=every, **options)
-        self.record(table, before_dropout)
-        return self._saw(f"table {table}", y)
+        before_dropout = torch.empty(h.shape, dtype=table.rows.dtype, device=h.device)
+        each = torch.arange(len(batch), device=h.device)
+        y = activate(h, scale, shift, rows=rows, history=before_dropout, history_rows=each, **options)
+        self.record(layer, before_dropout)
+        return self._probed("activation", y)
+
+    def _table(self, layer: int) -> Any:
+        return self.inputs.table(layer)
 
     def _normalise(
-        self, norm: torch.nn.BatchNorm1d | None, h: Tensor, bias: Tensor | None
-    ) -> tuple[Tensor | None, Tensor | None, tuple[Tensor, Tensor] | None]:
-        """A bias and a BatchNorm as (scale, shift, moments for its gradient). Where the batch's own mean is taken away, so
-        is the bias: it counts in the running mean only, and its gradient is zero."""
+        self, norm: BatchNorm1d | None, h: Tensor, bias: Tensor | None
+    ) -> tuple[Tensor | None, Tensor | None, norms.Moments | None]:
+        """A bias and a BatchNorm as (scale, shift, moments for the gradient)."""
         if norm is None:
             return None, bias, None
-        assert norm.running_mean is not None and norm.running_var is not None
-        if self.training and len(h) > 1:
-            mean, var = column_moments(h.detach())
-            if not self.refreshing and norm.momentum is not None:
-                with torch.no_grad():
-                    norm.running_mean.lerp_(mean if bias is None else mean + bias, norm.momentum)
-                    norm.running_var.lerp_(var * (len(h) / (len(h) - 1)), norm.momentum)
-            moments: tuple[Tensor, Tensor] | None = (mean, var + norm.eps)
-        else:
-            mean, var, moments = norm.running_mean, norm.running_var, None
-            mean = mean if bias is None else mean - bias
-        scale = torch.rsqrt(var + norm.eps)
-        scale = scale if norm.weight is None else norm.weight * scale
-        shift = -mean * scale if norm.bias is None else norm.bias - mean * scale
-        return scale, shift, moments
+        if not self.training or len(h) < 2:  # one row has no variance
+            known = norms.running(norm) if self.statistics is None else self.statistics[norm]
+            return norms.scale_and_shift(norm, known, bias, of_batch=False)
+        moments = norms.batch_moments(h)
+        if not self.refreshing:
+            self.streams.submit(
+                self.streams.current,
+                lambda: norms.track(norm, moments, len(h), bias),
+                writes=[self.inputs.statistics],
+            )
+        return norms.scale_and_shift(norm, moments, bias, of_batch=True)
 
-    def _saw(self, what: str, h: Tensor) -> Tensor:
-        if self.watch is not None:
-            self.watch(what, h)
-        return h
+    # Randomness.
+
+    @property
+    def edge_dropout(self) -> float:
+        return self.inputs.edge_dropout if self.training and not self.refreshing else 0.0
+
+    def edges(self) -> dict[str, Any]:
+        """The options of an aggregate that leaves edges out."""
+        return dict(edge_dropout=self.edge_dropout, seed=self.next_seed() if self.edge_dropout > 0.0 else 0)
 
     def next_seed(self) -> int:
-        """Another one for each use of randomness in this forward, the same in every run."""
+        """A new seed for each use of randomness in this forward, the same in every run."""
         self._seeds += 1
-        return mix64(mix64(mix64(self.scene.seed + self.step) + self.draw) + self._seeds) >> 1
+        return mix64(mix64(mix64(self.inputs.seed + self.step) + self.draw) + self._seeds) >> 1
+
+    def _probed(self, what: str, h: Tensor) -> Tensor:
+        if self.probe is not None:
+            self.probe(f"{what} of layer {self.layer}", h)
+        return h

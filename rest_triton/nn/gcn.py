@@ -7,11 +7,12 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn import Linear, Module, ModuleList
 
-from .context import View
+from .context import Context
 from .layers import Convolution, batch_norms, norm_of
+from .model import HistoryGNN
 
 
-class GCN(Module):
+class GCN(HistoryGNN):
     r"""Layers :math:`h^{l+1} = dropout(relu(norm(\hat A h^l W^l + b^l) + h^l))`, the last one :math:`\hat A h W + b`.
 
     Args:
@@ -36,49 +37,42 @@ class GCN(Module):
         residual: bool = False,
         linear: bool = False,
     ) -> None:
-        super().__init__()
         if num_layers < 1:
             raise ValueError(f"num_layers is {num_layers}; a GCN has at least one")
-        self.dropout, self.drop_input, self.residual, self.linear = dropout, drop_input, residual, linear
+        inner = [hidden_channels] * (num_layers - 1)
+        super().__init__([hidden_channels, *inner] if linear else inner)
+        self.dropout, self.residual, self.linear = dropout, residual, linear
+        self.feature_dropout, self.encoded_dropout = dropout if drop_input else 0.0, dropout
         outer = [(in_channels, hidden_channels), (hidden_channels, out_channels)]
         self.lins = ModuleList(Linear(a, b) for a, b in outer) if linear else ModuleList()
-        inner = [hidden_channels] * (num_layers - 1)
         widths = [hidden_channels, *inner, hidden_channels] if linear else [in_channels, *inner, out_channels]
         self.convs = ModuleList(Convolution(a, b) for a, b in pairwise(widths))
         self.bns = batch_norms(widths[1:] if linear else inner, batch_norm)
-        self.widths = [hidden_channels, *inner] if linear else inner
-        self.starts_with_aggregate = not linear
+
+    @property
+    def encodes(self) -> bool:
+        return self.linear
 
     @property
     def reg_modules(self) -> list[Module]:
         return [*(self.convs if self.linear else self.convs[:-1]), *self.bns]
 
-    def _first(self, view: View) -> Tensor:
+    def encode(self, x: Tensor, ctx: Context) -> Tensor:
         lin: Any = self.lins[0]
-        x = view.dropout(view.features(), self.dropout if self.drop_input else 0.0)
-        return view.activate(None, F.linear(x, lin.weight), bias=lin.bias)
+        return ctx.activate(F.linear(x, lin.weight), bias=lin.bias)
 
-    def forward(self, view: View) -> Tensor | None:
-        h = view.dropout(view.start(self._first), self.dropout) if self.linear else None
-        last = len(self.convs) - 1
-        for layer in view.layers(len(self.convs)):
-            conv: Any = self.convs[layer]
-            table = layer if self.linear else layer - 1  # of the layer's input
-            # Names are let go of as soon as they can be: of all nodes at once, each is as large as a table.
-            before = view.rows(table, h) if self.residual and table >= 0 else None
-            if table < 0:
-                u = view.convolve_features(conv.lin.weight, self.dropout if self.drop_input else 0.0)
-            else:
-                u, h = view.convolve(table, h, conv.lin.weight), None
-            if layer == last and not self.linear:
-                return u + conv.bias
-            norm, bias = norm_of(self.bns, layer), conv.bias
-            if before is not None:
-                # It enters between the normalisation and the ReLU: two passes.
-                u, before, norm = view.activate(None, u, norm, bias=bias, relu=False) + before, None, None
-                bias = None
-            h = view.activate(table + 1 if layer < last else None, u, norm, bias=bias, dropout=self.dropout)
-            del u
-            if layer == last:
-                return self.lins[1](h)
-        return None
+    def layer(self, layer: int, ctx: Context) -> Tensor:
+        conv: Any = self.convs[layer]
+        residual = ctx.h if self.residual and (layer > 0 or self.linear) else None
+        u = ctx.propagate_linear(conv.lin.weight)
+        ctx.release()
+        if layer == self.num_layers - 1 and not self.linear:
+            return u + conv.bias
+        norm = norm_of(self.bns, layer)
+        if residual is None:
+            return ctx.output(u, norm, bias=conv.bias, dropout=self.dropout)
+        # The residual enters between the normalisation and the ReLU: two passes.
+        return ctx.output(ctx.activate(u, norm, bias=conv.bias, relu=False) + residual, dropout=self.dropout)
+
+    def decode(self, h: Tensor) -> Tensor:
+        return self.lins[1](h) if self.linear else h

@@ -1,118 +1,158 @@
 """Exact inference: all nodes, layer by layer over complete tables, a piece of the nodes at a time.
 
-A model's forward is run for one layer at a time. A layer reads the complete table of the layer before, so no row is computed
-twice and nothing is stale; beyond the tables only a piece's activations are in memory. The tables are the run's own when
-they are to be filled, else scratch tables in the same place, two that take turns.
+A layer reads the complete table of its input, so no row is computed twice and nothing is stale. Beyond the tables only the
+activations of one piece are in memory. The tables are the run's own when they are to be filled. Otherwise they are scratch
+tables in the same place, two that take turns.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
-from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.nn import Module
 
-from ..history.history import History, Staged
-from ..history.streams import COMPUTE
-from ..ops import history_spmm
+from ..history.history import History
+from ..history.table import Rows, Table
+from ..ops import gather_rows, history_spmm
 from ..ops.memory import new_rows
 from ..sampling.batch import Batch, PositionMaps
-from .context import View
-from .scene import Scene
+from .context import Context, Reader
+from .inputs import Inputs
 
-PIECE = {"cpu": 1 << 15, "cuda": 1 << 16}  # rows; on a CPU its activations stay in the caches, a GPU wants more at a time
-START = -1  # the pass before the first layer: what a model makes of features alone
+if TYPE_CHECKING:
+    from .model import HistoryGNN
+
+# Rows of a piece: on a CPU its activations stay in the caches, a GPU wants more at a time.
+CHUNK_ROWS = {"cpu": 1 << 15, "cuda": 1 << 16}
+ENCODE = -1  # the pass before the first layer
 
 
-class LayerView(View):
-    """A piece of the nodes in one layer. What a model hands from layer to layer is read from tables instead.
+class Place(NamedTuple):
+    """A table of a history."""
+
+    history: History
+    number: int
+
+    @property
+    def table(self) -> Table:
+        return self.history.tables[self.number]
+
+
+class LayerwiseContext(Context):
+    """A piece of the nodes in one layer, whose input is a complete table.
 
     Args:
-        layer: which; START for what comes before all layers.
-        places: for each table of the model, a store and its number in it.
-        transformed: rows of tables that were multiplied before they are aggregated, for all pieces of the pass.
+        only: the layer, or ENCODE. places: for each layer the table of its input, None for features.
+        transformed: tables that were multiplied before they are aggregated, for all pieces of the pass.
     """
 
     def __init__(
-        self, scene: Scene, batch: Batch, position: Tensor, maps: PositionMaps, *, layer: int,
-        places: Sequence[tuple[History, int]], transformed: dict[int, Tensor], **options: Any,
+        self, inputs: Inputs, batch: Batch, maps: PositionMaps, reader: Reader, *, only: int,
+        places: Sequence[Place | None], transformed: dict[int, Tensor], **options: Any,
     ) -> None:  # fmt: skip
-        super().__init__(scene, batch, position, maps, training=False, **options)
-        self.layer, self.places, self.transformed = layer, places, transformed
-        self.count = 0
-        self.everyone = False  # also all nodes as one piece read tables
+        super().__init__(inputs, batch, maps, reader, training=False, **options)
+        self.only, self.places, self.transformed = only, places, transformed
+        self.whole_graph = False  # also a piece with all nodes reads tables
 
-    def _where(self, table: int) -> tuple[History, int]:
-        return self.places[table]
+    def begin(self, model: "HistoryGNN") -> None:
+        self.num_layers = model.num_layers
+        if self.only == ENCODE:
+            self.record(0, model.encode(self._features(), self))
 
-    def layers(self, count: int) -> Iterable[int]:
-        self.count = count
-        return [] if self.layer == START else [self.layer]
+    def layers(self) -> Iterable[int]:
+        return () if self.only == ENCODE else (self.only,)
 
-    def start(self, first: Any) -> Tensor:
-        if self.layer != START:
-            return self.rows(0, None)
-        h = first(self)
-        self.record(0, h)
-        return h
+    def record(self, layer: int, h: Tensor) -> None:
+        place = self.places[layer]
+        assert place is not None
+        place.history.push(place.number, self.batch, h, self.step)
 
-    def rows(self, table: int, h: Tensor | None) -> Tensor:
-        store, number = self.places[table]
-        if store.direct:
-            held = store.tables[number]
-            return self.streams.submit(COMPUTE, lambda: self.batch.take(held.rows).float(), reads=[held.resource])
-        staged = store.stage(number, self.batch.rows)
-        return self.streams.submit(COMPUTE, lambda: staged.rows.to(torch.float32, copy=True), reads=[staged.resource])
+    def _table(self, layer: int) -> Table:
+        place = self.places[layer]
+        assert place is not None
+        return place.table
 
-    def aggregate(self, table: int, h: Tensor | None, *, residual: Tensor | None = None, alpha: float = 0.0) -> Tensor:
-        store, number = self.places[table]
-        options: dict[str, Any] = dict(residual=residual, alpha=alpha)
-        if store.direct:
-            held = store.tables[number]
-            return self._all_rows(Staged(held.rows, held.resource), **options)
+    @property
+    def h(self) -> Tensor:
+        return self._h if self._h is not None else self._own_rows(self.layer)
+
+    @property
+    def h0(self) -> Tensor:
+        return self._own_rows(0)
+
+    def _own_rows(self, layer: int) -> Tensor:
+        """float32 [R, D]: the rows of the piece in the table of a layer's input."""
+        place = self.places[layer]
+        if place is None:
+            return self._features()
+        source = place.history.pull(place.number, self.batch.rows)
+
+        def read() -> Tensor:
+            return self.batch.take(source.rows).float() if source.in_place else source.rows.to(torch.float32, copy=True)
+
+        return self.streams.submit(self.streams.current, read, reads=[source.resource])
+
+    def _halo_input(self) -> Tensor:
+        place = self.places[self.layer]
+        if place is None:
+            return self.inputs.features.gather(self.halo)
+        source = place.history.pull(place.number, self.halo)
+
+        def read() -> Tensor:
+            return gather_rows(source.rows, self.halo) if source.in_place else source.rows.clone()
+
+        return self.streams.submit(self.streams.current, read, reads=[source.resource]).float()
+
+    def _input(self) -> Tensor:
+        return self.h
+
+    def propagate(self, *, residual: Tensor | None = None, alpha: float = 0.0) -> Tensor:
+        place = self.places[self.layer]
+        if place is None:
+            z = self._propagate_features()
+            return z if residual is None else (1 - alpha) * z + alpha * residual
+        options: dict[str, Any] = dict(residual=residual, alpha=alpha, dtype=torch.float32)
+        if place.table.in_place:
+            return self._all_rows(Rows(place.table.rows, place.table.resource), **options)
         rows = len(self.batch)
-        staged = store.stage(number, torch.cat([self.batch.rows, self.halo]))
+        source = place.history.pull(place.number, torch.cat([self.batch.rows, self.halo]))
+        position = self.position(by_slot=True)
         return self.streams.submit(
-            COMPUTE,
+            self.streams.current,
             lambda: history_spmm(
-                self.scene.adj, self.batch.rows, self.position, staged.rows[:rows], staged.rows[rows:],
-                dtype=torch.float32, **options,
-            ),
-            reads=[staged.resource],
-        )  # fmt: skip
-
-    def _all_rows(self, source: Staged, **options: Any) -> Tensor:
-        """An aggregate in which everyone, in the piece or not, is read from one table."""
-        return self.streams.submit(
-            COMPUTE,
-            lambda: history_spmm(
-                self.scene.adj, self.batch.rows, self.scene.outside(), None, source.rows, dtype=torch.float32, **options
+                self.inputs.adj, self.batch.rows, position, source.rows[:rows], source.rows[rows:], **options
             ),
             reads=[source.resource],
         )
 
-    def convolve(self, table: int, h: Tensor | None, weight: Tensor) -> Tensor:
-        store, number = self.places[table]
-        if not store.direct or weight.shape[0] >= weight.shape[1]:
-            return F.linear(self.aggregate(table, h), weight)
-        # Each row is multiplied once for all who read it, and what they read is narrow.
-        held = store.tables[number]
-        if table not in self.transformed:
-            self.transformed[table] = self.streams.submit(
-                COMPUTE, lambda: _multiplied(held.rows, weight), reads=[held.resource]
+    def _all_rows(self, source: Rows, **options: Any) -> Tensor:
+        """An aggregate that reads all nodes, in the piece or not, from one table."""
+        return self.streams.submit(
+            self.streams.current,
+            lambda: history_spmm(self.inputs.adj, self.batch.rows, self.inputs.outside(), None, source.rows, **options),
+            reads=[source.resource],
+        )
+
+    def propagate_linear(self, weight: Tensor) -> Tensor:
+        place = self.places[self.layer]
+        if place is None or not place.table.in_place or weight.shape[0] >= weight.shape[1]:
+            return F.linear(self.propagate(), weight)
+        # Each row is multiplied once for all its readers, and what they read is narrow.
+        table = place.table
+        if self.layer not in self.transformed:
+            self.transformed[self.layer] = self.streams.submit(
+                self.streams.current, lambda: _multiplied(table.rows, weight), reads=[table.resource]
             )
-        return self._all_rows(Staged(self.transformed[table], held.resource))
+        return self._all_rows(Rows(self.transformed[self.layer], table.resource), dtype=torch.float32)
 
 
 def _multiplied(rows: Tensor, weight: Tensor) -> Tensor:
     """rows @ weight^T in pieces: rows that are not float32 are never all converted at once."""
     out = new_rows(rows.shape[0], weight.shape[0], weight.dtype, rows.device)
-    piece = PIECE.get(rows.device.type, 1 << 15)
-    for some, into in zip(rows.split(piece), out.split(piece), strict=True):
+    chunk = CHUNK_ROWS.get(rows.device.type, 1 << 15)
+    for some, into in zip(rows.split(chunk), out.split(chunk), strict=True):
         torch.mm(some.to(weight.dtype), weight.t(), out=into)
     return out
 
@@ -121,86 +161,110 @@ class Inference:
     """One exact pass.
 
     Args:
-        pieces: batches that together hold all nodes, each a range.
-        fill: write the run's own tables, stamped with ``step``, instead of scratch tables.
-        entered: enters a piece and its halo's slots into a map, until the block ends.
+        inputs: of the run. model: in any mode; no dropout is applied. maps: position maps of the stream that computes.
+        record_at: write the run's own tables, stamped with this step, instead of scratch tables.
     """
 
     def __init__(
-        self, scene: Scene, model: Module, maps: PositionMaps, pieces: Sequence[Batch], *, step: int, fill: bool,
-        entered: Callable[[Batch, Tensor], AbstractContextManager[Tensor]],
-    ) -> None:  # fmt: skip
-        self.scene, self.model, self.maps, self.pieces, self.step = scene, model, maps, pieces, step
-        self.entered = entered
-        self.begins: bool = not getattr(model, "starts_with_aggregate", False)
-        self.folder: TemporaryDirectory[str] | None = None
-        self.places = self._places(fill)
+        self, inputs: Inputs, model: "HistoryGNN", maps: PositionMaps, reader: Reader, *, record_at: int | None = None
+    ) -> None:
+        self.inputs, self.model, self.maps, self.reader = inputs, model, maps, reader
+        self.step = record_at or 0
+        self.scratch: History | None = None
+        self.places = self._places(fill=record_at is not None)
 
-    def _places(self, fill: bool) -> list[tuple[History, int]]:
-        """Of each table of the model: scratch tables take turns, since a layer reads the one before only; what a model
-        starts with may be read by all."""
-        store, widths = self.scene.store, list(self.model.widths)  # type: ignore[arg-type]
-        own = int(self.scene.exact_input)  # tables that the store does not have
-        wanted = [("kept", w) if t == 0 and self.begins else (t % 2, w) for t, w in enumerate(widths)]
-        if fill:
-            wanted = wanted[:own]
-        slots = sorted(set(wanted), key=wanted.index)
-        scratch = self._scratch(store, [width for _, width in slots]) if slots else store
-        places = [(scratch, slots.index(slot)) for slot in wanted]
-        return places + ([(store, t - own) for t in range(own, len(widths))] if fill else [])
+    def _places(self, fill: bool) -> list[Place | None]:
+        """For each layer the table of its input. Scratch tables take turns, since a layer reads only the one before;
+        encoded features are kept, since every layer may read them."""
+        model, history = self.model, self.inputs.history
+        missing = 0 if model.encodes else 1
+        widths = [None] * missing + model.history_dims
+        kept = [fill and self.inputs.number(layer) is not None for layer in range(len(widths))]
+        wanted = {
+            layer: ("kept" if layer == 0 else str((layer - missing) % 2), width)
+            for layer, width in enumerate(widths)
+            if width is not None and not kept[layer]
+        }
+        slots = list(dict.fromkeys(wanted.values()))
+        if slots:
+            self.scratch = history.like([width for _, width in slots], torch.float32)
+        places: list[Place | None] = []
+        for layer in range(len(widths)):
+            number = self.inputs.number(layer)
+            if kept[layer] and number is not None:
+                places.append(Place(history, number))
+            elif layer in wanted and self.scratch is not None:
+                places.append(Place(self.scratch, slots.index(wanted[layer])))
+            else:
+                places.append(None)
+        return places
 
-    def _scratch(self, store: History, widths: list[int]) -> History:
-        options: dict[str, Any] = {}
-        if store.files is not None:
-            self.folder = TemporaryDirectory(prefix="scratch-", dir=store.files.folder, ignore_cleanup_errors=True)
-            options = dict(folder=Path(self.folder.name), budget=store.files.budget)
-        return store.like(widths, torch.float32, **options)
+    def pieces(self) -> list[Batch]:
+        """All nodes in ranges."""
+        n, device = self.inputs.adj.num_nodes, self.inputs.device
+        size = CHUNK_ROWS.get(device.type, 1 << 15)
+        return [Batch(n, ranges=((a, min(a + size, n)),), device=device) for a in range(0, n, size)]
 
     @torch.no_grad()
     def run(self) -> Tensor:
-        """[N, C]: the model's result for all nodes. Where tables are far away it is on the host."""
-        layer, out = START if self.begins else 0, None
-        while out is None:
+        """[N, C]: the model's result for all nodes. Where tables are not in place it is on the host."""
+        out: Tensor | None = None
+        for layer in range(ENCODE if self.model.encodes else 0, self.model.num_layers):
             transformed: dict[int, Tensor] = {}
-            for piece in self.pieces:
+            for piece in self.pieces():
                 result = self._piece(piece, layer, transformed)
                 if result is not None:
-                    if out is None:
-                        device = self.scene.x.device
-                        where = torch.device("cpu") if device.type == "cuda" and not self.scene.store.direct else device
-                        out = new_rows(self.scene.adj.num_nodes, result.shape[1], result.dtype, where)
+                    out = self._new_result(result) if out is None else out
                     assert piece.ranges is not None
                     out[piece.ranges[0][0] : piece.ranges[0][1]] = result
-            layer += 1
+        if out is None:  # a graph without nodes
+            raise ValueError("the graph has no nodes; there is nothing to infer")
         return out
 
-    def _piece(self, piece: Batch, layer: int, transformed: dict[int, Tensor]) -> Tensor | None:
-        options: dict[str, Any] = dict(layer=layer, places=self.places, transformed=transformed, step=self.step)
-        if self.scene.store.direct:
-            view = LayerView(self.scene, piece, self.scene.outside(), self.maps, **options)
-            return self._forward(view)
-        halo = piece.halo(self.scene.adj)
-        with self.entered(piece, halo) as position:
-            return self._forward(LayerView(self.scene, piece, position, self.maps, halo=halo, **options))
+    def _new_result(self, first: Tensor) -> Tensor:
+        in_place = all(table.in_place for table in self.inputs.history.all_tables)
+        device = self.inputs.device if in_place else torch.device("cpu")
+        return new_rows(self.inputs.adj.num_nodes, first.shape[1], first.dtype, device)
 
-    def _forward(self, view: LayerView) -> Tensor | None:
-        result = self.model(view)
-        if view.layer == view.count - 1 and result is None:
-            raise ValueError(f"{type(self.model).__name__} returned nothing for its last layer, {view.layer}")
-        return result
+    def _piece(self, piece: Batch, layer: int, transformed: dict[int, Tensor]) -> Tensor | None:
+        ctx = LayerwiseContext(
+            self.inputs,
+            piece,
+            self.maps,
+            self.reader,
+            only=layer,
+            places=self.places,
+            transformed=transformed,
+            step=self.step,
+        )
+        try:
+            return self.model(ctx)
+        finally:
+            ctx.close()
 
     def embeddings(self) -> Tensor | None:
-        """[N, D], float32: the last table after a pass, which the last layer reads; None for a model without tables."""
-        if not self.places:
+        """float32 [N, D]: the input of the last layer, after a pass; None for a model without tables."""
+        place = self.places[-1] if self.places else None
+        if place is None:
             return None
-        store, number = self.places[-1]
-        store.streams.finish()
-        return store.tables[number].rows.float().cpu()
+        place.history.streams.finish()
+        return place.table.rows.float().cpu()
 
     def close(self) -> None:
-        """Let go of scratch tables."""
-        for store in {id(store): store for store, _ in self.places if store is not self.scene.store}.values():
-            store.close()
+        """Free scratch tables."""
+        if self.scratch is not None:
+            self.scratch.close()
+            self.scratch = None
         self.places = []
-        if self.folder is not None:
-            self.folder.cleanup()
+
+
+@contextmanager
+def inference(
+    inputs: Inputs, model: "HistoryGNN", maps: PositionMaps, reader: Reader, *, record_at: int | None = None
+) -> Iterator[Inference]:
+    """An exact pass, whose scratch tables are freed when the block ends."""
+    made = Inference(inputs, model, maps, reader, record_at=record_at)
+    try:
+        yield made
+    finally:
+        made.close()

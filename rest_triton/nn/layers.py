@@ -3,13 +3,15 @@
 import inspect
 import math
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch.nn import BatchNorm1d, Linear, Module, ModuleList, Parameter
 
 if TYPE_CHECKING:
     from ..config import Config
+
+ModelT = TypeVar("ModelT", bound=Module)
 
 
 class Convolution(Module):
@@ -42,7 +44,7 @@ def norm_of(norms: ModuleList, layer: int) -> Any:
     return norms[layer] if len(norms) else None
 
 
-def build(model: type[Module], in_channels: int, out_channels: int, config: "Config") -> Module:
+def build(model: type[ModelT], in_channels: int, out_channels: int, config: "Config") -> ModelT:
     """A model of these sizes, with those settings of a configuration that its constructor names."""
     names = [n for n in inspect.signature(model).parameters if n not in ("in_channels", "out_channels")]
     settings = {name: getattr(config, name) for name in names if hasattr(config, name)}

@@ -25,8 +25,8 @@ def diagnose(engine: Engine, batch: Batch, step: int, loss_of: Callable[[Tensor]
     for name, parameter in engine.model.named_parameters():
         if not bool(torch.isfinite(parameter).all()):
             return NotFinite(step, f"the weights {name} are not, since the update of step {step - 1}")
-    halo = batch.halo(engine.scene.adj)
-    for number, table in enumerate(engine.store.tables):
+    halo = batch.halo(engine.inputs.adj)
+    for number, table in enumerate(engine.history.tables):
         rows = table.rows[halo.to(table.rows.device)]
         bad = torch.nonzero(~torch.isfinite(rows.float()).all(1))
         if bad.numel():
@@ -43,7 +43,7 @@ def diagnose(engine: Engine, batch: Batch, step: int, loss_of: Callable[[Tensor]
         if isinstance(module, torch.nn.Linear)
     ]
     try:
-        engine.train(batch, step, lambda logits: None, watch=watch)
+        engine.train(batch, step, lambda logits: None, probe=watch)
     finally:
         for hook in hooks:
             hook.remove()

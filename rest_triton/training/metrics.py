@@ -1,13 +1,8 @@
 """How good predictions are: accuracy, or micro-averaged F1 where a node can have several labels."""
 
-from collections.abc import Callable
-
-import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from ..data.graph import MASKS, Graph
-from ..sampling.batch import Batch
 
 SPLITS = tuple(mask.removesuffix("_mask") for mask in MASKS)  # train, val, test
 
@@ -33,25 +28,3 @@ def scores(logits: Tensor, graph: Graph) -> dict[str, float]:
     logits = logits.to(graph.y.device)
     masks = {part: getattr(graph, mask) for part, mask in zip(SPLITS, MASKS, strict=True)}
     return {part: score(logits[mask], graph.y[mask]) for part, mask in masks.items() if mask is not None}
-
-
-def loss_for(graph: Graph, batch: Batch, device: torch.device) -> Callable[[Tensor], Tensor | None]:
-    """The loss of a batch's logits: the mean cross entropy over its training nodes, None if it has none.
-
-    Which nodes those are is found on the host: a GPU does not have to be waited for.
-    """
-    assert graph.y is not None and graph.train_mask is not None
-    chosen = torch.nonzero(batch.take(graph.train_mask)).squeeze(1)
-    if chosen.numel() == 0:
-        return lambda logits: None
-    y = batch.take(graph.y)[chosen].to(device, non_blocking=True)
-    everyone = chosen.numel() == len(batch)
-    chosen = chosen.to(device, non_blocking=True)
-
-    def loss(logits: Tensor) -> Tensor:
-        some = logits if everyone else logits[chosen]
-        if y.dim() == 2:
-            return F.binary_cross_entropy_with_logits(some, y.to(some.dtype))
-        return F.cross_entropy(some, y)
-
-    return loss

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.nn import Module
 
 from .. import __version__
 from ..config import Config
 from ..data.clusters import ClusterData, load_data, refuse_without
 from ..data.sizes import sizes_of
+from ..nn import HistoryGNN
 from ..plan import limits_here, refuse_if_too_large
 from ..utils.machine import device_of, processor, readable
 from ..utils.progress import notice, progress
@@ -38,7 +38,8 @@ class Run:
     """
 
     def __init__(
-        self, config: Config, loaded: ClusterData, path: Path, model: type[Module] | None = None, resume: Path | None = None,
+        self, config: Config, loaded: ClusterData, path: Path, model: type[HistoryGNN] | None = None,
+        resume: Path | None = None,
         command: str = "",
     ) -> None:  # fmt: skip
         self.config, self.command = config, command
@@ -80,7 +81,7 @@ class Run:
         if gone:
             notice(f"later epochs are computed again: {', '.join(gone)} removed from {self.directory.checkpoints}")
         there = f"going on after epoch {state['epoch']}, step {self.trainer.step}, from {path}"
-        if not self.trainer.store.tables:
+        if not self.trainer.history.tables:
             notice(there)
         elif saved:
             notice(f"{there}; history tables as they were saved")
@@ -101,7 +102,7 @@ class Run:
             raise Unusable(
                 f"{path} does not fit the model of this run, which must be the one it was written with: {reason}"
             ) from None
-        return bool(self.trainer.store.tables) and read_tables(path, self.trainer.store, self.trainer.step)
+        return bool(self.trainer.history.tables) and read_tables(path, self.trainer.history, self.trainer.step)
 
     def _keep_best(self) -> None:
         """best.pt may be of an epoch that is undone and does not come again just so: it stays the best, or what is reported
@@ -150,8 +151,8 @@ class Run:
 
     def _checkpoint(self, path: Path, record: dict[str, Any], *, tables: bool) -> None:
         # Tables first: a checkpoint that is there has its tables, whenever the process ends.
-        if tables and self.trainer.store.tables:
-            write_tables(path, self.trainer.store, self.trainer.step)
+        if tables and self.trainer.history.tables:
+            write_tables(path, self.trainer.history, self.trainer.step)
         state = {
             "trainer": self.trainer.state(), "epoch": record["epoch"], "best": self.best, "seconds": self.seconds,
         }  # fmt: skip
@@ -173,7 +174,7 @@ class Run:
 
 
 def train(
-    config: Config, *, model: type[Module] | None = None, resume: Path | None = None, command: str = "",
+    config: Config, *, model: type[HistoryGNN] | None = None, resume: Path | None = None, command: str = "",
     began: Callable[[Path], None] = lambda path: None,
 ) -> list[dict[str, Any]]:  # fmt: skip
     """Do what a configuration asks for, on the terminal and in a folder. Returns the summary of every run.

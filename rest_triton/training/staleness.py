@@ -6,9 +6,7 @@ written: neither tables nor statistics change.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from pathlib import Path
-from tempfile import TemporaryDirectory
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,12 +14,14 @@ from torch import Tensor
 
 from ..history.history import History
 from ..history.streams import COMPUTE
+from ..methods import Full
 from ..methods.engine import Engine
 from ..ops import history_spmm
 from ..ops.memory import new_rows
 from ..sampling.batch import Batch
+from ..utils.errors import UserError
 
-PIECE = 1 << 15  # rows that are compared at a time
+CHUNK_ROWS = 1 << 15  # rows that are compared at a time
 LossFor = Callable[[Batch], Callable[[Tensor], Tensor | None]]
 
 
@@ -29,18 +29,12 @@ LossFor = Callable[[Batch], Callable[[Tensor], Tensor | None]]
 def exact_engine(engine: Engine) -> Iterator[tuple[Engine, Tensor]]:
     """(an engine whose tables hold exact activations, the exact result [N, C]), by one exact pass over a second set of
     float32 tables in the same place, which are gone when the block ends."""
-    store, options, folder = engine.store, dict[str, Any](), None
-    if store.files is not None:
-        folder = TemporaryDirectory(prefix="exact-", dir=store.files.folder, ignore_cleanup_errors=True)
-        options = dict(folder=Path(folder.name), budget=store.files.budget)
-    other = store.like(store.widths, torch.float32, **options)
+    other = engine.history.like(engine.history.widths, torch.float32)
     try:
-        fresh = Engine(replace(engine.scene, store=other), engine.model, amp=engine.amp)
+        fresh = engine.with_history(other)
         yield fresh, fresh.exact(record_at=0)
     finally:
         other.close()
-        if folder is not None:
-            folder.cleanup()
 
 
 @torch.no_grad()
@@ -50,7 +44,7 @@ def predictions(engine: Engine, batches: Sequence[Batch], step: int) -> Tensor:
     for batch in batches:
         found = engine.predict(batch, step)
         if out is None:
-            out = new_rows(engine.store.num_nodes, found.shape[1], found.dtype, found.device)
+            out = new_rows(engine.history.num_nodes, found.shape[1], found.dtype, found.device)
         out[batch.rows] = found
     assert out is not None
     return out
@@ -63,7 +57,7 @@ def mean_distance(ours: Tensor, exact: Tensor) -> tuple[float, float]:
     The approximation error is the first of the two, of :func:`predictions` and :meth:`Engine.exact`.
     """
     distance = norm = 0.0
-    for a, b in zip(ours.split(PIECE), exact.split(PIECE), strict=True):
+    for a, b in zip(ours.split(CHUNK_ROWS), exact.split(CHUNK_ROWS), strict=True):
         truth = b.float()
         distance += float((a.to(truth.device).float() - truth).norm(dim=1).double().sum())
         norm += float(truth.norm(dim=1).double().sum())
@@ -123,11 +117,12 @@ def gradient_errors(
         for batch, found in gradient_errors(engine, method.cover(), partial(loss_for, graph, device=device), step):
             print(found.stale / found.norm)
     """
-    scene, store = engine.scene, engine.store
-    if store.files is not None:
-        raise ValueError("history is disk; gradients are compared with tables in memory: give --history device")
-    full = Engine(replace(scene, store=store.like([], torch.float32), exact_input=False), engine.model)
-    everyone = Batch(store.num_nodes, ranges=((0, store.num_nodes),), device=scene.x.device)
+    history = engine.history
+    if history.folder is not None:
+        raise UserError("history is disk; gradients are compared with tables in memory: give --history device")
+    method = Full(engine.method.config, engine.method.ptr, engine.method.device)
+    full = engine.with_history(history.like([], torch.float32), method)
+    everyone = Batch(history.num_nodes, ranges=((0, history.num_nodes),), device=engine.inputs.device)
     with exact_engine(engine) as (fresh, exact):
         for batch in batches:
             loss_of = loss_for(batch)
@@ -141,7 +136,7 @@ def gradient_errors(
 
             truth = full.gradients(everyone, step, of_batch)
             assert same_rows is not None and truth is not None
-            aggregate, farthest, mean = _outside(engine, fresh.store, batch)
+            aggregate, farthest, mean = _outside(engine, fresh.history, batch)
             yield batch, GradientError(
                 norm=float(truth[0].norm()), error=float((stale[0] - truth[0]).norm()),
                 stale=float((stale[0] - same_rows[0]).norm()), cut=float((same_rows[0] - truth[0]).norm()),
@@ -153,11 +148,11 @@ def gradient_errors(
 @torch.no_grad()
 def _outside(engine: Engine, exact: History, batch: Batch) -> tuple[list[float], list[float], list[float]]:
     """``aggregate``, ``farthest`` and ``mean`` of :class:`GradientError`."""
-    adj = engine.scene.adj
+    adj = engine.inputs.adj
     halo = batch.halo(adj)
     aggregate, farthest, mean = [], [], []
-    for ours, theirs in zip(engine.store.tables, exact.tables, strict=True):
-        difference = (ours.rows.float() - theirs.rows).to(engine.scene.x.device)
+    for ours, theirs in zip(engine.history.tables, exact.tables, strict=True):
+        difference = (ours.rows.float() - theirs.rows).to(engine.inputs.device)
         nothing = difference.new_zeros(len(batch), difference.shape[1])
         with engine.maps[COMPUTE].enter(batch) as position:
             aggregate.append(float(history_spmm(adj, batch.rows, position, nothing, difference).norm()))

@@ -9,22 +9,19 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import Module
 
 from ..config import Config
 from ..data.clusters import ClusterData
 from ..history.age import mean_age
-from ..history.history import History
+from ..history.history import INPUT, History
 from ..kernels._hash import mix64
-from ..methods import method_for
+from ..methods import method_for, refresh_for
 from ..methods.engine import Engine
-from ..methods.rest import Rest, schedule_for
-from ..nn import build, model_named, parameter_groups
-from ..nn.scene import Scene
+from ..nn import HistoryGNN, build, model_named, parameter_groups
 from ..sampling.batch import Batch
+from ..utils.dtypes import DTYPES
 from .diagnosis import NotFinite, diagnose
-from .metrics import loss_for, scores
-from .rehearsal import DTYPES
+from .metrics import scores
 from .staleness import exact_engine, mean_distance, predictions, table_staleness
 
 PHASES = ("data", "refresh", "train", "evaluation")
@@ -51,7 +48,7 @@ class Trainer:
     Args:
         config: its device is ``cpu`` or ``cuda``. loaded: the data, by :func:`load_data`.
         model: a class whose constructor takes in_channels, out_channels and settings by name; default: the configuration's.
-        folder: for tables on disk.
+        folder: for tables on disk. history: makes the tables; default: :class:`History`.
 
     Example::
 
@@ -62,8 +59,9 @@ class Trainer:
     """
 
     def __init__(
-        self, config: Config, loaded: ClusterData, model: type[Module] | None = None, folder: Path | None = None
-    ) -> None:
+        self, config: Config, loaded: ClusterData, model: type[HistoryGNN] | None = None, folder: Path | None = None,
+        history: Callable[..., History] = History,
+    ) -> None:  # fmt: skip
         self.config, self.loaded, self.device = config, loaded, torch.device(config.device)
         graph = loaded.graph
         assert graph.num_classes is not None
@@ -71,19 +69,17 @@ class Trainer:
         kind = model_named(config.model) if model is None else model
         self.model = build(kind, loaded.x.shape[1], graph.num_classes, config).to(self.device)
         self.method = method_for(config, loaded.ptr, config.device)
-        self.schedule = schedule_for(config, loaded.ptr, config.device)
-        place: dict[str, Any] = dict(place=config.history, fingerprint=loaded.fingerprint)
-        if config.history == "disk":
+        self.refresh = refresh_for(config, self.method)
+        kinds = self.method.tables(self.model)
+        place: dict[str, Any] = dict(place=config.history, fingerprint=loaded.fingerprint) if kinds else {}
+        if place and config.history == "disk":
             place |= dict(folder=folder or Path("history"))
-        widths = self.method.widths(self.model)
-        self.store = History(
-            graph.num_nodes, widths, dtype=DTYPES[config.dtype], device=self.device, **(place if widths else {})
-        )
-        scene = Scene(
-            loaded.adj, loaded.x, self.store, edge_dropout=config.edge_dropout, seed=mix64(config.seed) >> 1,
-            exact_input=config.input == "exact" and config.base != "full",
+        widths = kinds.pop(INPUT, [])
+        self.history = history(graph.num_nodes, widths, kinds=kinds, dtype=DTYPES[config.dtype], device=self.device, **place)
+        self.engine = Engine(
+            self.model, self.method, loaded.adj, loaded.x, self.history, edge_dropout=config.edge_dropout,
+            seed=mix64(config.seed) >> 1, amp=config.amp,
         )  # fmt: skip
-        self.engine = Engine(scene, self.model, amp=config.amp)
         self.optimizer = self._optimizer()
         self.step = 0  # updates of the weights
         self.clock = Clock()
@@ -98,7 +94,7 @@ class Trainer:
         """Fill the tables by one exact pass."""
         with self.clock.phase("evaluation"):
             self.engine.fill(self.step)
-        self.schedule.filled(self.step)
+        self.refresh.filled(self.step)
 
     def epoch(self, number: int, show: Callable[[int, int, float | None], None] | None = None) -> dict[str, Any]:
         """Train on all batches of epoch ``number``. Returns the mean loss and the mean age of rows over its steps; what each
@@ -106,16 +102,16 @@ class Trainer:
 
         NotFinite if a loss is NaN or infinite; the weights are then those that gave it.
         """
-        self.clock, before, refreshed = Clock(), self.step, self.schedule.refreshes
+        self.clock, before, refreshed = Clock(), self.step, self.refresh.refreshes
         losses: list[Tensor] = []
         ages: list[Tensor | float] = []
         batches = self.method.batches(number)
         self.model.train()
         for first in range(0, len(batches), self.config.accumulate):
             some = batches[first : first + self.config.accumulate]
-            found = self._update(some, first, len(batches), show)
+            found = self.update(some, first, len(batches), show)
             losses += found
-            if self.store.tables:
+            if self.history.tables:
                 ages.append(self._age())
         mean = float(torch.stack(losses).mean()) if losses else math.nan
         if losses and not math.isfinite(mean):  # on a GPU nobody looked before
@@ -123,36 +119,40 @@ class Trainer:
         record: dict[str, Any] = {"epoch": number, "step": self.step, "steps": self.step - before, "loss": mean}
         if ages:
             record["age"] = sum(map(float, ages)) / len(ages)
-        if isinstance(self.schedule, Rest):
-            record["frequency"] = (self.schedule.refreshes - refreshed) / max(1, len(batches))
+        if self.refresh.refreshes is not None and refreshed is not None:
+            record["frequency"] = (self.refresh.refreshes - refreshed) / max(1, len(batches))
         return record
 
     def _age(self) -> Tensor | float:
         """The mean age of the first table's rows now; on a GPU as a tensor that nobody waits for."""
         if self.device.type == "cpu":
-            return mean_age(self.store.stamp(0), self.step)
-        stamp = self.store.stamp(0)
+            return mean_age(self.history.stamp(0), self.step)
+        stamp = self.history.stamp(0)
         return self.step - stamp.sum(dtype=torch.int64) / max(1, stamp.numel())
 
-    def _update(
-        self, batches: list[Batch], first: int, count: int, show: Callable[[int, int, float | None], None] | None
-    ) -> list[Tensor]:
-        """One update of the weights, by the gradients of one or more batches."""
+    def update(
+        self, batches: list[Batch], first: int = 0, count: int = 1,
+        show: Callable[[int, int, float | None], None] | None = None,
+    ) -> list[Tensor]:  # fmt: skip
+        """One step: refreshes, gradients of one or more batches, and an update of the weights. Returns the losses.
+
+        first, count: the batches' place in the epoch, for ``show``.
+        """
         step, losses = self.step + 1, []
         self.optimizer.zero_grad()
         for index, batch in enumerate(batches):
             with self.clock.phase("data"):
-                loss_of = loss_for(self.loaded.graph, batch, self.device)
+                loss_of = self.method.loss(self.loaded.graph, batch, self.device)
                 share = 1 / len(batches)
             with self.clock.phase("refresh"):
-                batch, staged = self.schedule.before(self.engine, batch, step)
+                batch, pulled = self.refresh.before(self.engine, batch, step)
             with self.clock.phase("train"):
 
                 def weighed(logits: Tensor, loss_of: Any = loss_of, share: float = share) -> Tensor | None:
                     loss = loss_of(logits)
                     return loss if loss is None or share == 1.0 else loss * share
 
-                loss = self.method.train(self.engine, batch, step, weighed, staged)
+                loss = self.engine.train(batch, step, weighed, pulled=pulled)
                 if loss is not None:
                     losses.append(loss if share == 1.0 else loss / share)
                     if self.device.type == "cpu" and not math.isfinite(float(losses[-1])):
@@ -172,9 +172,9 @@ class Trainer:
         With ``error`` also how far histories are from the truth now: ``error`` of results made with them, and their scores
         ``stale_train``, …; ``staleness`` of each table, and ``staleness_relative`` (:mod:`rest_triton.training.staleness`).
         """
-        writes = self.config.eval_updates_history and bool(self.store.tables)
+        writes = self.config.eval_updates_history and bool(self.history.tables)
         with self.clock.phase("evaluation"):
-            if error and self.store.tables:
+            if error and self.history.tables:
                 found, written = self._compare(), False
             else:
                 # One pass does both, unless the tables would round what it reads.
@@ -183,14 +183,14 @@ class Trainer:
             if writes and not written:
                 self.engine.fill(self.step)
         if writes:
-            self.schedule.filled(self.step)
+            self.refresh.filled(self.step)
         return found
 
     def _compare(self) -> dict[str, Any]:
         graph = self.loaded.graph
         with exact_engine(self.engine) as (fresh, exact):
             stale = predictions(self.engine, self.method.cover(), self.step)
-            rows, relative = table_staleness(self.store, fresh.store)
+            rows, relative = table_staleness(self.history, fresh.history)
         found: dict[str, Any] = dict(scores(exact, graph))
         found["error"] = mean_distance(stale, exact)[0]
         found |= {f"stale_{part}": value for part, value in scores(stale, graph).items()}
@@ -201,7 +201,8 @@ class Trainer:
         return {
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
-            "schedule": self.schedule.state(),
+            "schedule": self.refresh.state(),
+            "method": self.method.state(),
             "step": self.step,
             "generator": torch.random.get_rng_state(),
         }
@@ -209,9 +210,10 @@ class Trainer:
     def load(self, state: dict[str, Any]) -> None:
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
-        self.schedule.load(state["schedule"])
+        self.refresh.load(state["schedule"])
+        self.method.load(state.get("method", {}))  # checkpoints of version 0.1 have none
         self.step = state["step"]
         torch.random.set_rng_state(state["generator"])
 
     def close(self) -> None:
-        self.store.close()
+        self.history.close()

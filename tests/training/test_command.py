@@ -21,6 +21,15 @@ SAGE = Path(__file__).parents[2] / "examples" / "sage.py"
 PNG = b"\x89PNG\r\n\x1a\n"
 Refused = Callable[..., str]
 
+# A training step in which something of ours is wrong.
+DEFECT = """
+from rest_triton import train
+from rest_triton.training.trainer import Trainer
+def wrong(*_): raise ValueError("an argument of an internal function")
+Trainer.update = wrong
+train.main()
+"""
+
 
 @pytest.fixture(scope="module")
 def cwd(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -42,6 +51,7 @@ def finished(cwd: Path) -> dict[str, Result]:
         full=start("--method", "full", "--run-dir", "full"),
         seeds=start("--runs", "2", "--run-dir", "seeds", "--seed", "1", "--epochs", "1"),
         sage=partial(run, str(SAGE), *sage, cwd=cwd),
+        defect=partial(run, "-c", DEFECT, "--dataset", SMALL, *FEW, "--run-dir", "defect", cwd=cwd),
         diverged=start("--lr", "1e30", "--run-dir", "diverged"),
     )
 
@@ -103,7 +113,7 @@ def test_figures_of_a_run(finished: dict[str, Result], cwd: Path) -> None:
 def test_what_is_printed_without_a_terminal(finished: dict[str, Result], cwd: Path) -> None:
     for name, result in finished.items():
         assert "\x1b" not in result.stdout + result.stderr and "\r" not in result.stdout + result.stderr
-        assert name == "diverged" or (result.returncode == 0 and result.stderr == ""), result.stderr
+        assert name in ("diverged", "defect") or (result.returncode == 0 and result.stderr == ""), result.stderr
     said = finished["gas"].stdout.splitlines()
     folder = folder_in(finished["gas"], cwd)
     assert re.fullmatch(r"memory, as planned: \d+\.\d MiB of host.*", said[0])
@@ -232,6 +242,12 @@ def test_few_training_nodes_and_no_test(cwd: Path, refused: Refused, capsys: pyt
     said = capsys.readouterr().out
     assert re.search(r"^ +\d +- +\d+\.\d\d % +\d+\.\d\d % +- ", said, re.MULTILINE) and "at the same epoch" not in said
     assert summary(cwd / "few")["best_test"] is None
+
+
+def test_a_defect_of_ours_keeps_its_traceback(finished: dict[str, Result]) -> None:
+    result = finished["defect"]
+    assert result.returncode == 1 and result.stderr.startswith("Traceback (most recent call last)")
+    assert result.stderr.endswith("ValueError: an argument of an internal function\n")
 
 
 def test_a_loss_that_is_not_finite(finished: dict[str, Result]) -> None:

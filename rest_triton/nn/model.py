@@ -1,0 +1,68 @@
+"""The base of all models: a model states the equation of its layers once, and every method trains it."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import ClassVar
+
+from torch import Tensor
+from torch.nn import Module
+
+from ..data.graph import Normalisation
+from .context import Context
+
+
+class HistoryGNN(Module, ABC):
+    """A model for training with histories, in full batches, and for exact inference, layer by layer.
+
+    Args:
+        history_dims: the widths of the tables, which hold the inputs of layers. A model that encodes features has one for
+            each layer; in another one the first layer reads features, and the others have one each.
+
+    Example::
+
+        class SAGE(HistoryGNN):
+            def __init__(self, dims):
+                super().__init__(history_dims=dims[1:-1])
+                self.lins = ModuleList(Linear(2 * a, b) for a, b in pairwise(dims))
+
+            def layer(self, layer, ctx):
+                u = self.lins[layer](torch.cat([ctx.h, ctx.propagate()], 1))
+                return u if layer == self.num_layers - 1 else ctx.output(u, dropout=0.5)
+    """
+
+    normalise: ClassVar[Normalisation] = "gcn"  # of the adjacency that propagate() multiplies by
+    feature_dropout: float = 0.0  # of features, where training reads them
+    encoded_dropout: float = 0.0  # of encoded features, where the first layer reads them
+
+    def __init__(self, history_dims: Sequence[int]) -> None:
+        super().__init__()
+        self.history_dims = list(history_dims)
+
+    @property
+    def encodes(self) -> bool:
+        """Whether features are encoded before the first layer."""
+        return type(self).encode is not HistoryGNN.encode
+
+    @property
+    def num_layers(self) -> int:
+        return len(self.history_dims) + (not self.encodes)
+
+    def encode(self, x: Tensor, ctx: Context) -> Tensor:
+        """[R, D]: what the model computes from features [R, F] alone. It may not ask ``ctx`` about neighbours."""
+        return x
+
+    @abstractmethod
+    def layer(self, layer: int, ctx: Context) -> Tensor:
+        """[R, D]: the output of a layer, counted from 0, from ``ctx.h``, ``ctx.h0`` and ``ctx.propagate()``."""
+
+    def decode(self, h: Tensor) -> Tensor:
+        """[R, C]: the result, from the output of the last layer."""
+        return h
+
+    def forward(self, ctx: Context) -> Tensor | None:
+        """The result for the rows of ``ctx``, or None where only tables are to be written."""
+        ctx.begin(self)
+        for layer in ctx.layers():
+            ctx.enter(layer)
+            ctx.leave(self.layer(layer, ctx))
+        return ctx.result(self)
