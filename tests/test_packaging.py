@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.install, pytest.mark.thorough]
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("kernels", "rest_triton", "tests", "bench")  # the last two so that they would be packed, if anything packs them
 IMPORT_SECONDS = 0.5  # of processor time, beyond torch's own import: 0.03, and 3 if torch._dynamo came along
-COMMANDS = ["rest-triton", *(f"rest-triton-{name}" for name in ("doctor", "kernels", "lab", "plan", "predict", "prepare"))]
+COMMANDS = ["rest-triton", *(f"rest-triton-{name}" for name in ("doctor", "lab", "plan", "predict", "prepare"))]
 
 BUILD = "import sys, setuptools.build_meta as build; out, sys.argv = sys.argv[1], ['']; build.build_{step}(out)"
 
@@ -150,4 +150,3 @@ def test_the_installed_wheel_works(installed: Environment) -> None:
     assert sorted(seen["commands"]) == COMMANDS
     for command in COMMANDS:
         assert os.access(installed.bin / command, os.X_OK), command
-    assert "--kernel" in installed.run(installed.bin / "rest-triton-kernels", "--help")
