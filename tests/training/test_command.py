@@ -196,7 +196,7 @@ def test_several_seeds(finished: dict[str, Result], cwd: Path) -> None:
         (["--dataset", "product"], "'product' is not a data set: did you mean 'products'? known are: arxiv"),
         (["--dataset", "nothing.npz"], "nothing.npz does not exist; give the path of an .npz, or the name of a data set"),
         (["--dataset", "synthetic:product"], "is not a known shape; did you mean 'products'?"),
-        (["--dataset", SMALL, "--model", "gnc"], "model is 'gnc': did you mean 'gcn'? known are: gcn, appnp, gcnii"),
+        (["--dataset", SMALL, "--model", "gnc"], "model is 'gnc': did you mean 'gcn'? known are: gcn, appnp, gcnii, "),
         (["--dataset", SMALL, "--recipe", "none", "--num-parts", "6", "--batch-size", "7"], "batch_size is 7"),
         (["--dataset", SMALL, "--recipe", "none", "--split", "2"], "split is 2"),
         pytest.param(
