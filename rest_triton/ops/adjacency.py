@@ -7,7 +7,6 @@ from torch import Tensor
 
 from ..kernels._hubs import HUB_DEGREE, HUB_SEGMENT
 from . import backend, check
-from .library import dense
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,7 +152,8 @@ def reverse_with_names(rowptr: Tensor, col: Tensor) -> tuple[Tensor, Tensor, Ten
     """Reverse every edge: (rowptr, col, edge ids int32 or int64 [E]), where ids are positions in the given ``col``."""
     from ..kernels.cpu import buckets  # brings Numba, which importing the ops does not
 
-    rowptr, col = dense(rowptr), dense(col)
-    rowptr, col, names = buckets.edges_to_csr(None, col, rowptr.numel() - 1, rowptr=rowptr, sort=False, names=True)
+    rowptr, col, names = buckets.edges_to_csr(
+        None, col.contiguous(), rowptr.numel() - 1, rowptr=rowptr.contiguous(), sort=False, names=True
+    )
     assert names is not None
     return rowptr, col, names

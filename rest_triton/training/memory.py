@@ -1,4 +1,4 @@
-"""The arrays that a run holds, a formula for each: :mod:`rest_triton.plan` adds them up.
+"""The arrays that a run holds, a formula for each: :mod:`rest_triton.training.plan` adds them up.
 
 A new model is an entry of FAMILIES, a new place of tables an entry of TIERS, any other array a line of a function in ARRAYS.
 """
@@ -96,7 +96,26 @@ def _gcnii(z: Sizes, s: Config) -> Family:
     return Family(layers, weights, kept, (3 + (two or s.residual)) * h, (f + h) * (s.input == "exact"))
 
 
-FAMILIES: dict[str, Callable[[Sizes, Config], Family]] = {"gcn": _gcn, "appnp": _appnp, "gcnii": _gcnii}
+def _gin(z: Sizes, s: Config) -> Family:
+    h, tables = s.hidden_channels, [s.hidden_channels] * (s.num_layers - 1)
+    widths = [z.features, *tables, z.classes]
+    layers = [_weights([a, h, b], s.batch_norm, [h]) for a, b in pairwise(widths)]
+    kept = sum(widths) + (3 + s.batch_norm) * h * s.num_layers
+    return Family(tables, sum(layers) + s.num_layers, kept, 3 * h, aggregates_first=True)
+
+
+def _pna(z: Sizes, s: Config) -> Family:
+    tables = [s.hidden_channels] * (s.num_layers - 1)
+    widths = [z.features, *tables, z.classes]
+    weights = sum(13 * a * b + b for a, b in pairwise(widths)) + 2 * sum(tables) * s.batch_norm
+    along_edges = 4 * -(-z.edges // max(1, z.nodes)) * max(widths[:-1])  # messages, their squares, extremes; of one layer
+    kept = 13 * sum(widths[:-1]) + sum(widths) + along_edges
+    return Family(tables, weights, kept, along_edges + 13 * max(widths), max(widths))
+
+
+FAMILIES: dict[str, Callable[[Sizes, Config], Family]] = {
+    "gcn": _gcn, "appnp": _appnp, "gcnii": _gcnii, "gin": _gin, "pna": _pna,
+}  # fmt: skip
 
 
 class Run:

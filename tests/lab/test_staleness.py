@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from rest_triton.sampling.batch import Batch
 from rest_triton.methods.loss import mean_loss
+from rest_triton.sampling.batch import Batch
 from rest_triton.training.metrics import scores
 from rest_triton.training.staleness import GradientError, exact_engine, gradient_errors, predictions, table_staleness
 from rest_triton.training.trainer import Trainer
@@ -143,7 +143,9 @@ def test_gradients_of_stale_tables(model: str) -> None:
         distance = trainer.engine.predict(batch, 1) - logits[batch.rows]
         assert found.output == pytest.approx(float(distance.norm()), rel=1e-2)
         halo = batch.halo(trainer.loaded.adj)
-        away = [(a.rows - b.rows)[halo].norm(dim=1) for a, b in zip(trainer.history.tables, filled.store.tables, strict=True)]
+        away = [
+            (a.rows - b.rows)[halo].norm(dim=1) for a, b in zip(trainer.history.tables, filled.store.tables, strict=True)
+        ]
         assert found.farthest == pytest.approx([float(d.max()) for d in away], rel=1e-2)
         assert found.mean == pytest.approx([float(d.mean()) for d in away], rel=1e-2)
         assert found.aggregate == pytest.approx(aggregates(trainer, filled, batch), rel=1e-2)

@@ -32,6 +32,7 @@ from torch.nn import Module
 
 from ...config import Config
 from ...data.clusters import load_data
+from ...methods.loss import mean_loss
 from ...nn import APPNP, GCN, GCNII
 from ...ops import Adjacency
 from ...training.checkpoint import epochs, read, read_tables, tables_path
