@@ -110,7 +110,7 @@ def test_what_is_not_a_number_is_null(tmp_path: Path) -> None:
 
 
 def test_later_epochs_are_forgotten(tmp_path: Path) -> None:
-    """Also a line that was torn when the process was killed, on which the next one would otherwise be glued."""
+    """So is a last line that was cut off when the process was killed: the next line would be appended to it."""
     directory = RunDirectory(tmp_path)
     directory.forget_after(7)
     assert list(tmp_path.iterdir()) == []
