@@ -43,13 +43,13 @@ def graph(directed: bool = False) -> Graph:
     return Graph.from_edges(edges, NODES, symmetrise=not directed, x=x, y=y, **masks)
 
 
-def data(directed: bool = False, edge_dropout: bool = False) -> ClusterData:
+def data(directed: bool, config: Config) -> ClusterData:
     made = graph(directed)
     adj = made.adjacency("gcn")
+    adj = with_named_edges(adj) if config.edge_dropout > 0 else adj
     assert isinstance(made.x, Tensor)
-    return ClusterData(
-        made, with_named_edges(adj) if edge_dropout else adj, made.x, PTR, torch.arange(NODES), made.fingerprint, "small"
-    )
+    x = made.x.to(config.device)
+    return ClusterData(made, adj.to(config.device), x, PTR, torch.arange(NODES), made.fingerprint, "small")
 
 
 class FarTable(PinnedTable):
@@ -88,7 +88,7 @@ class Run:
             dataset="small", device="cpu", num_parts=6, batch_size=2, hidden_channels=16, dropout=0.3, lr=0.02, method=method
         )
         self.config = Config(**(common | kind | settings))
-        self.data = data(directed, self.config.edge_dropout > 0)
+        self.data = data(directed, self.config)
         made: Any = None if own is None else lambda in_channels, out_channels: own
         history = partial(FarHistory if far else History, streams=streams)
         self.trainer = Trainer(self.config, self.data, made, folder=folder, history=history)
