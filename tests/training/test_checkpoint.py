@@ -70,8 +70,8 @@ def compare(whole: session.Run, parts: session.Run) -> None:
     assert records(whole.directory.path) == records(parts.directory.path)
     assert same(state_in(whole.directory.path), state_in(parts.directory.path))
     assert same(whole.trainer.state(), parts.trainer.state())
-    if whole.trainer.store.files is None:  # else what the checkpoint holds was compared
-        for a, b in zip(whole.trainer.store.tables, parts.trainer.store.tables, strict=True):
+    if whole.trainer.history.files is None:  # else what the checkpoint holds was compared
+        for a, b in zip(whole.trainer.history.tables, parts.trainer.history.tables, strict=True):
             assert same((a.rows, a.stamp), (b.rows, b.stamp))
 
 
@@ -89,14 +89,14 @@ def test_with_everything_that_keeps_count(tmp_path: Path) -> None:
 
 def stop_in(epoch: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C after the first batch of an epoch."""
-    real = Trainer._update
+    real = Trainer.update
 
     def update(trainer: Trainer, *arguments: Any) -> Any:
         if trainer.step == 3 * (epoch - 1) + 1:
             raise KeyboardInterrupt
         return real(trainer, *arguments)
 
-    monkeypatch.setattr(Trainer, "_update", update)
+    monkeypatch.setattr(Trainer, "update", update)
 
 
 @pytest.mark.parametrize("place", ["device", "disk"])
@@ -143,7 +143,7 @@ def test_without_tables(lost: bool, place: str, data: Data, tmp_path: Path, caps
     said = capsys.readouterr().err
     assert f"going on after epoch 3, step 9, from {from_}" in said
     assert "no history tables were saved with it: they are filled by an exact pass" in said and "--save-history" in said
-    assert all(bool((table.stamp == 9).all()) for table in taken.trainer.store.tables)
+    assert all(bool((table.stamp == 9).all()) for table in taken.trainer.history.tables)
     taken.run()
     whole, parts = losses(tmp_path / "whole"), losses(tmp_path / "num_parts")
     assert list(parts) == [1, 2, 3, 4, 5, 6] and torch.tensor(list(parts.values())).isfinite().all()

@@ -143,7 +143,7 @@ def test_tables_that_round_do_not_change_what_an_evaluation_finds(error: bool) -
     expected = plain_of(trainer)
     found = trainer.evaluate(error=error)
     assert {part: found[part] for part in expected} == expected
-    assert trainer.store.ages(1, trainer.step).mean == 0
+    assert trainer.history.ages(1, trainer.step).mean == 0
 
 
 def test_evaluation_leaves_no_trace_unless_it_is_to() -> None:
@@ -270,8 +270,8 @@ def test_batches_without_a_training_node_still_write_their_rows() -> None:
     trainer = begun(settings(batch_size=1), small(only=3))
     before = [p.clone() for p in trainer.model.parameters()]
     trainer.epoch(1)
-    assert trainer.step == 8 and trainer.store.ages(0, 8).percentiles[3] <= 7
-    assert all((trainer.store.stamp(0)[a:b] > 0).all() for a, b in pairwise(PTR))
+    assert trainer.step == 8 and trainer.history.ages(0, 8).percentiles[3] <= 7
+    assert all((trainer.history.stamp(0)[a:b] > 0).all() for a, b in pairwise(PTR))
     assert any(not torch.equal(a, b) for a, b in zip(before, trainer.model.parameters(), strict=True))
 
 
@@ -305,7 +305,7 @@ def test_a_loss_that_is_not_finite_is_explained(break_it: str, where: str, monke
         if break_it == "weight":
             trainer.model.convs[1].lin.weight[0, 0] = torch.nan
         elif break_it == "table":
-            trainer.store.tables[1].rows[:] = torch.inf
+            trainer.history.tables[1].rows[:] = torch.inf
         elif break_it == "layer":
             trainer.model.convs[0].bias[:] = 1e30
             trainer.model.convs[1].lin.weight[:] = 1e30
@@ -333,7 +333,7 @@ def test_tables_on_disk_and_in_other_dtypes(tmp_path: Path) -> None:
 def test_exact_input_of_one_layer_needs_no_tables(changes: dict[str, Any]) -> None:
     """Then nothing is ever stale: the losses of a batch are those of full-batch training on its nodes."""
     trainer = begun(settings(**changes, num_layers=1, input="exact"))
-    assert trainer.store.tables == [] and trainer.evaluate(error=True).keys() == {"train", "val", "test"}
+    assert trainer.history.tables == [] and trainer.evaluate(error=True).keys() == {"train", "val", "test"}
     exact = trainer.engine.exact()
     for batch in trainer.method.batches(1):
         torch.testing.assert_close(trainer.engine.predict(batch, 1), exact[batch.rows], rtol=1e-4, atol=1e-5)
@@ -350,4 +350,4 @@ def test_it_learns() -> None:
     for model in MODELS.values():
         trainer = begun(settings(**model, method="gas+rest"))
         losses(trainer, 15)
-        assert trainer.evaluate()["train"] > 0.6 > 2 / CLASSES and trainer.store.num_nodes == NODES
+        assert trainer.evaluate()["train"] > 0.6 > 2 / CLASSES and trainer.history.num_nodes == NODES
