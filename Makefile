@@ -34,8 +34,8 @@ test: $(installed_dev)  ## install for development, then lint, type check, test,
 	$(bin)/python -m pytest -q tests
 	$(bin)/python -m pytest -q bench --benchmark-disable
 
-bench: $(installed_dev)  ## measure on this machine (ARGS: pytest's, such as -k spmm)
-	$(bin)/python -m pytest bench --benchmark-only $(ARGS)
+bench: $(installed_dev)  ## measure on this machine (ARGS: pytest's, such as -k spmm --benchmark-save=before)
+	$(bin)/python -m pytest bench --benchmark-only --keep-freed-memory $(ARGS)
 
 lint: $(installed_dev)  ## ruff and mypy only
 	$(bin)/ruff check
@@ -47,7 +47,7 @@ format: $(installed_dev)  ## let ruff reformat and repair what it can
 	$(bin)/ruff format
 
 report: $(installed)  ## registers, spills and loops of the compiled GPU kernels (ARGS: such as --kernel spmm)
-	$(bin)/python -m rest_triton.kernels.report $(ARGS)
+	$(bin)/python -m bench.compile.report $(ARGS)
 
 clean:  ## remove the environment, caches and builds
 	@if [ -e $(VENV) ] && [ ! -e $(made) ]; then echo "$(VENV) was not made by make: it stays."; else rm -rf $(VENV); fi

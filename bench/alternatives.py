@@ -1,11 +1,11 @@
-"""What one would write otherwise: out of torch's parts, compiled by torch, or with another library.
+"""What one would write otherwise: with torch's parts, compiled by torch, or with another library.
 
-Peers cut the batch's rows out of the graph, relabel them, and lay rows of batch and halo side by side. ``Cut`` is that, made
-once: making it is not timed here (bench_batches does), but pulling the halo's rows and concatenating is, for every layer of
+They cut the batch's rows out of the graph, relabel them, and lay rows of batch and halo side by side. ``Cut`` is that,
+made once and not timed here (bench_graph times it). Pulling the halo's rows and concatenating is timed: every layer of
 every step needs it.
 """
 
-import importlib
+import importlib.util
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -16,7 +16,8 @@ from torch import Tensor
 
 from rest_triton.ops import Adjacency
 
-from .shapes import Batch, neighbours
+from .cases import Batch, Case, neighbours
+from .harness import Variant
 
 Forward = Callable[[], Tensor]
 MOST_MESSAGES = 1 << 30  # bytes; a vector per edge takes three times as much in backward, and seconds
@@ -51,9 +52,6 @@ class Cut:
         rowptr = torch.nn.functional.pad(torch.bincount(column, minlength=self.shape[1]).cumsum(0), (1, 0))
         return _csr(rowptr, self.row[order], self.value64[order], self.shape[::-1]) @ grad.double()
 
-    def messages_bytes(self, width: int) -> int:
-        return 4 * width * self.col.numel()
-
 
 def _csr(rowptr: Tensor, col: Tensor, value: Tensor, shape: tuple[int, ...]) -> Tensor:
     with warnings.catch_warnings():
@@ -66,9 +64,19 @@ def _double(scale: Tensor | None, adj: Adjacency) -> Tensor:
     return ones if scale is None else scale.double()
 
 
+def aggregates(cut: Cut, source: Forward, inputs: tuple[Tensor, ...], case: Case, named: str, tiny: bool) -> list[Variant]:
+    """All ways to multiply with ``source()``, [R + H, D]. The slow ones, and torch.compile, where the case is thorough."""
+    made = products(cut, source, thorough=case.thorough) | libraries(cut, source)
+    small = case.thorough and 4 * case.width * cut.col.numel() <= MOST_MESSAGES
+    if small:
+        made["messages + scatter_add"] = messages(cut, source)
+    found = [Variant(f"{named} + {name}", forward, inputs) for name, forward in made.items()]
+    slow = ("CSR @ dense, int64", "messages + scatter_add")
+    return found + [v.compiled() for v in found if small and not tiny and v.name.removeprefix(f"{named} + ") in slow]
+
+
 def products(cut: Cut, source: Forward, *, thorough: bool) -> dict[str, Forward]:
-    """Torch's sparse products times ``source()``, [R + H, D]: by both of its ways, with its default int64 indices; int32, if
-    thorough."""
+    """Torch's two sparse products, with its default int64 indices; with int32, too, if thorough."""
     found: dict[str, Forward] = {}
     for index in (torch.int64, torch.int32) if thorough else (torch.int64,):
         matrix, name = cut.matrix(index), str(index)[6:]
@@ -87,22 +95,16 @@ def _reduce(matrix: Tensor, source: Forward) -> Tensor:
     return torch.sparse.mm(matrix, source(), "sum")
 
 
-def messages(cut: Cut, source: Forward, value: Tensor | None = None) -> Forward:
-    """A message per edge, then added up: what PyG does without a library for sparse matrices."""
-    value = cut.value if value is None else value
-    row, col, rows = cut.row, cut.col, cut.shape[0]
+def messages(cut: Cut, source: Forward, weight: Tensor | None = None) -> Forward:
+    """A message per edge, then added up: what PyG does without a library for sparse matrices. weight: of each edge."""
 
     def run() -> Tensor:
         x = source()
-        message = value[:, None] * x.index_select(0, col)
-        return x.new_zeros(rows, x.shape[1]).scatter_add(0, row[:, None].expand_as(message), message)
+        value = cut.value if weight is None else cut.value * weight
+        message = value[:, None] * x.index_select(0, cut.col)
+        return x.new_zeros(cut.shape[0], x.shape[1]).scatter_add(0, cut.row[:, None].expand_as(message), message)
 
     return run
-
-
-def compiled(forward: Forward, backend: str) -> Forward:
-    """By torch.compile, for this very shape; compiled at the first call. Where it cannot, that call raises."""
-    return torch.compile(forward, dynamic=False, backend=backend)
 
 
 def _torch_sparse(module: ModuleType, cut: Cut) -> Callable[[Tensor], Tensor]:
@@ -113,37 +115,21 @@ def _torch_sparse(module: ModuleType, cut: Cut) -> Callable[[Tensor], Tensor]:
 
 
 def _dgl(module: ModuleType, cut: Cut) -> Callable[[Tensor], Tensor]:
-    block = module.create_block(
-        ("csc", (cut.rowptr, cut.col, [])), num_src_nodes=cut.shape[1], num_dst_nodes=cut.shape[0]
-    ).to(cut.value.device)
+    csc = ("csc", (cut.rowptr, cut.col, []))
+    block = module.create_block(csc, num_src_nodes=cut.shape[1], num_dst_nodes=cut.shape[0]).to(cut.value.device)
     return lambda dense: module.ops.u_mul_e_sum(block, dense, cut.value[:, None])
 
 
-#: Others' sparse products. pyg_lib has none.
-LIBRARIES: dict[str, Callable[[ModuleType, Cut], Callable[[Tensor], Tensor]]] = {"torch_sparse": _torch_sparse, "dgl": _dgl}
-
-
 def libraries(cut: Cut, source: Forward) -> dict[str, Forward]:
-    """The same product by libraries that are installed. One that is not there is not listed; one that is there but cannot be
-    used is, and raises when it is called."""
+    """The same product by libraries that are installed; one that is installed but broken raises when it is called."""
     found: dict[str, Forward] = {}
-    for name, make in LIBRARIES.items():
-        try:
-            product = make(importlib.import_module(name), cut)
-        except ModuleNotFoundError as error:
-            if error.name == name:
-                continue
-            found[name] = partial(_fail, error)
-        except Exception as error:  # libraries built for another torch fail in their own ways
-            found[name] = partial(_fail, error)
-        else:
-            found[name] = partial(_call, product, source)
+    for name, make in {"torch_sparse": _torch_sparse, "dgl": _dgl}.items():
+        if importlib.util.find_spec(name) is not None:
+            found[name] = partial(_by_library, name, make, cut, source, {})
     return found
 
 
-def _call(product: Callable[[Tensor], Tensor], source: Forward) -> Tensor:
-    return product(source())
-
-
-def _fail(error: Exception) -> Tensor:
-    raise error
+def _by_library(name: str, make: Callable, cut: Cut, source: Forward, made: dict[str, Callable]) -> Tensor:
+    if name not in made:
+        made[name] = make(importlib.import_module(name), cut)
+    return made[name](source())

@@ -1,13 +1,11 @@
-"""activate, with scale and shift given and with the batch's moments, against BatchNorm, ReLU, index_put and dropout as torch
-has them.
+"""activate, with scale and shift given and with the batch's moments, against BatchNorm, ReLU, index_put and dropout in
+torch.
 
-Dropout draws other bits in each variant, so which elements passed is read off the result: those must be where float64 is
-positive, and as many as dropout is to leave. Values and gradients are then compared with float64 at the same elements.
+Dropout draws other bits in each variant, so which elements passed is read off the result: those must be positive in
+float64, and as many as dropout is to leave. Values and gradients are compared with float64 at the same elements.
 """
 
 from collections.abc import Sequence
-from functools import partial
-from typing import Any
 
 import pytest
 import torch
@@ -16,12 +14,9 @@ from torch import Tensor
 
 from rest_triton.ops import activate, column_moments
 
-from . import moved
-from .cases import Case, Room
-from .limits import copy, triad
-from .measure import ROUNDS, Report
-from .runner import OURS, Errors, Job, Variant, relative_error, run
-from .shapes import Batch
+from .cases import Batch, Case
+from .harness import OURS, Bench, Check, Variant, relative_error
+from .limits import activate_bytes, copy, triad
 
 P = 0.5  # dropout
 CASES = [Case("arxiv", 256, thorough=True), Case("products", 128, "bfloat16"), Case("papers100m", 47, "float16")]
@@ -50,10 +45,10 @@ class Layer:
         mean, var = column_moments(self.h)
         norm.running_mean.lerp_(mean, 0.1)
         norm.running_var.lerp_(var * (count / (count - 1)), 0.1)
-        var = var + norm.eps
-        scale = norm.weight * torch.rsqrt(var)
+        scale = norm.weight * torch.rsqrt(var + norm.eps)
         shift = norm.bias - mean * scale
-        return activate(self.h, scale, shift, dropout=P, seed=1, rows=self.rows, history=self.table, moments=(mean, var))
+        moments = mean, var + norm.eps
+        return activate(self.h, scale, shift, dropout=P, seed=1, rows=self.rows, history=self.table, moments=moments)
 
     def torchs(self) -> Tensor:
         return self._finish(F.relu(self.h * self.scale + self.shift))
@@ -65,25 +60,25 @@ class Layer:
         self.table[self.rows] = a.detach().to(self.table.dtype)
         return F.dropout(a, P)
 
-    def errors(self, inputs: Sequence[Tensor], moments: bool, grad: Tensor) -> Errors:
+    def check(self, inputs: Sequence[Tensor], moments: bool, grad: Tensor | None) -> Check:
         """Against float64, see above."""
 
-        def found(got: Sequence[Tensor]) -> list[float]:
+        def error(got: Sequence[Tensor]) -> float:
             y, *grads = got
             h, weight, bias = exact = [t.detach().double().requires_grad_() for t in inputs]
             z = F.batch_norm(h, None, None, weight, bias, training=True, eps=self.norm.eps) if moments else h * weight + bias
-            passed = y.detach() != 0
+            passed = y != 0
             with torch.no_grad():
                 far = max(off_pattern(z, passed), off_table(z.relu(), self.table[self.rows]))
                 self.table[self.rows] = float("nan")  # or the next variant need not write them
             result = z * passed / (1 - P)
-            errors = [max(far, relative_error(y.detach(), result.detach()))]
-            if grads:
+            errors = [far, relative_error(y, result.detach())]
+            if grad is not None:
                 wanted = torch.autograd.grad(result, exact, grad.double())
                 errors += [relative_error(g, w) for g, w in zip(grads, wanted, strict=True)]
-            return errors
+            return max(errors)
 
-        return found
+        return error
 
 
 def off_pattern(z: Tensor, passed: Tensor) -> float:
@@ -101,38 +96,21 @@ def off_table(a: Tensor, written: Tensor) -> float:
     return 0.0 if error <= torch.finfo(written.dtype).eps else error
 
 
+@pytest.mark.parametrize("mode", ["forward", "both"])
 @pytest.mark.parametrize("moments", [False, True], ids=["given", "moments"])
 @pytest.mark.parametrize("case", CASES, ids=str)
-def bench_activate(benchmark: Any, tiny: bool, room: Room, report: Report, case: Case, moments: bool) -> None:
-    name, b = room.build(case)
-    layer, grad = Layer(b), torch.randn_like(b.x)
-    given = layer.h, layer.scale, layer.shift
+def bench_activate(bench: Bench, case: Case, moments: bool, mode: str) -> None:
+    name, b = bench.build(case)
+    layer, grad = Layer(b), torch.randn_like(b.x) if mode == "both" else None
     if moments:
         inputs = layer.h, layer.norm.weight, layer.norm.bias
-        ours = Variant(OURS, layer.ours_with_moments, inputs)
         theirs = Variant("BatchNorm1d + relu + index_put + dropout", layer.torchs_with_moments, inputs)
-        alone = Variant(
-            "activate alone, scale and shift given, for scale", layer.ours, given, layer.errors(given, False, grad),
-            moved.activate(layer.h, b.table, moments=False),
-        )  # fmt: skip
-        variants = [ours, alone, theirs]
     else:
-        inputs = given
-        ours = Variant(OURS, layer.ours, inputs)
+        inputs = layer.h, layer.scale, layer.shift
         theirs = Variant("mul + add + relu + index_put + dropout", layer.torchs, inputs)
-        variants = [ours, theirs]
-    if case.thorough:
-        variants.append(theirs.compiled(room.compiler))
-    nbytes = moved.activate(layer.h, b.table, moments=moments)
-    size = nbytes["forward"].least
-    what = "activate with column_moments" if moments else "activate"
-    job = Job(
-        what, name, f"{what}, dropout {P}: {name}", variants, layer.errors(inputs, moments, grad), nbytes,
-        [triad(size, b.x.device), copy(size, b.x.device)], grad,
-        remarks=[f"{len(layer.h):,} x {layer.h.shape[1]} float32, write-back to {len(b.table):,} rows of {case.dtype}"],
-    )  # fmt: skip
-    found = run(job, report, 1 if tiny else ROUNDS)
-    theirs_both, ours_both = (found[v.what, "both"].seconds for v in (theirs, ours))
-    if theirs_both and ours_both:
-        benchmark.extra_info["speedup"] = theirs_both / ours_both
-    benchmark.pedantic(partial(ours.forward), rounds=1)
+    ours = Variant(OURS, layer.ours_with_moments if moments else layer.ours, inputs)
+    compiled = [theirs.compiled()] if case.thorough and not bench.tiny else []
+    nbytes = activate_bytes(layer.h, b.table, moments=moments, backward=grad is not None)
+    limits = [make(nbytes, b.x.device) for make in (triad, copy)]
+    op = "activate with column_moments" if moments else "activate"
+    bench.op(op, name, [ours, theirs, *compiled], layer.check(inputs, moments, grad), limits, grad)

@@ -1,100 +1,140 @@
-"""Whole epochs: ours beside PyGAS's pipeline rebuilt from torch's parts, what each spends them on, and what REST adds.
+"""Whole epochs: ours against PyGAS's pipeline rebuilt from torch's fastest parts, what REST adds, and what bounds ours.
 
-GCN, APPNP and GCNII of width 256, 80 clusters, on ``--graph`` (default: synthetic:arxiv). Every variant trains one epoch in
-turn, round after round; the best of each counts. Evaluation is in none of them.
+GCN, APPNP and GCNII of width 256 on ``--graph`` (default: synthetic:arxiv), 40 and 5 of 80 clusters in a batch. Every
+variant trains one epoch in turn, round after round; evaluation is in none of them. Python and dispatch: the same steps
+on a graph of two nodes per cluster. Shares: of the time of all torch ops in an epoch, by kind.
 """
 
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from rest_triton.config import Config
 from rest_triton.data.clusters import load_data
+from rest_triton.data.datasets import load
+from rest_triton.data.partition import partition
 from rest_triton.training.trainer import Trainer
 
-from .measure import Report, timed
-from .pipelines import PARTS, THEIRS, TINY, epochs, epochs_of, our_shares, overhead, permuted, pygas, settings, their_shares
-from .pipelines import title as title_of
-from .results import Record
+from . import pygas_models
+from .harness import OURS, Bench, Limit
+from .pygas import PyGAS
 
-METHODS: dict[str, dict[str, Any]] = {
-    "ours": dict(method="gas"),
-    "ours + REST, F = 1": dict(method="gas+rest"),
-    "ours + REST-IS": dict(method="gas+rest-is"),
+PARTS = 80
+# The settings of PyGAS's runs on arxiv for GCN and GCNII, but for one width and one number of clusters; it has none for
+# APPNP. ``input: exact``: as in PyGAS, what is made of features alone is computed anew for the halo at every step.
+MODELS: dict[str, dict[str, Any]] = {
+    "gcn": dict(num_layers=3, batch_norm=True, dropout=0.5),
+    "appnp": dict(num_layers=5, alpha=0.1, dropout=0.5, input="exact"),
+    "gcnii": dict(num_layers=4, alpha=0.2, theta=0.5, batch_norm=True, dropout=0.3, input="exact"),
 }
-FREQUENCIES = range(6)
+PYGAS_MODELS: dict[str, Any] = {"gcn": pygas_models.GCN, "appnp": pygas_models.APPNP, "gcnii": pygas_models.GCNII}
+THEIRS = "PyGAS's pipeline"
+OVERHEAD = "the same steps without data: Python and dispatch"
 
 
-def where(request: pytest.FixtureRequest, tiny: bool, tmp_path: Path) -> tuple[str, str, str]:
-    """(data set, folder, what to call it)."""
-    if tiny:
-        return TINY, str(tmp_path), "tiny"
-    dataset: str = request.config.getoption("--graph")
-    return dataset, "data", Path(dataset).stem
+def settings(model: str, bench: Bench, batch_size: int, **changes: Any) -> Config:
+    tiny = dict(num_parts=16, batch_size=batch_size // 5, hidden_channels=16, partition="random")
+    full = dict(num_parts=PARTS, batch_size=batch_size, hidden_channels=256)
+    dataset = "synthetic:nodes=400,edges=3000,features=16,classes=8" if bench.tiny else bench.graph
+    common: dict[str, Any] = dict(dataset=dataset, root=bench.root, device="cpu", model=model, method="gas")
+    return Config(**(common | (tiny if bench.tiny else full) | MODELS[model] | changes))
 
 
-@pytest.mark.parametrize("batch_size", [40, 5])
-@pytest.mark.parametrize("model", ["gcn", "appnp", "gcnii"])
-def bench_epoch(
-    benchmark: Any, request: pytest.FixtureRequest, tiny: bool, report: Report, tmp_path: Path, model: str, batch_size: int
-) -> None:
-    dataset, root, name = where(request, tiny, tmp_path)
-    config = settings(model, dataset, root, tiny, batch_size=batch_size)
-    loaded = load_data(config)
-    methods = dict(METHODS) | ({"full batch, ours": dict(method="full")} if model == "gcn" else {})
-    if config.input == "exact":
-        methods["ours, input cached"] = dict(method="gas", input="cached")
-    ours = {what: Trainer(config.changed(**changes), loaded) for what, changes in methods.items()}
-    theirs = pygas(config, *permuted(config), ours["ours"])
-    variants = {what: epochs(trainer) for what, trainer in ours.items()} | {THEIRS: epochs_of(theirs)}
-    rounds = 1 if tiny else 5
-    times = timed(variants, rounds)
-    gas, peer = times["ours"].best, times[THEIRS].best
-    case = f"{title_of(config)}, {name}"
-    for what, timing in times.items():
-        report.record(Record("epoch", case, what, "epoch", timing.best, timing.noise))
-    rows = [(what, timing.best, f"{timing.best / gas:.2f} x ours") for what, timing in times.items()]
-    steps = len(ours["ours"].method.batches(1))
-    share = overhead(ours["ours"], rounds) * steps / gas
-    rows.append((f"{steps} steps without data: Python and dispatch", share * gas, f"{100 * share:.1f} % of ours"))
-    report.record(Record("epoch", case, "Python and dispatch", "overhead", share * gas))
-    report.table(f"an epoch of {case}: PyGAS's takes {peer / gas:.1f} times as long (product: {theirs.product})", rows)
-    spent = {
-        "ours": our_shares(ours["ours"], variants["ours"]),
-        "ours + REST, F = 1": our_shares(ours["ours + REST, F = 1"], variants["ours + REST, F = 1"]),
-        THEIRS: their_shares(theirs, variants[THEIRS]),
+def variants_of(model: str) -> dict[str, dict[str, Any]]:
+    """The settings that are compared with GAS."""
+    found: dict[str, dict[str, Any]] = {
+        "REST, F = 1": dict(method="gas+rest", frequency=1),
+        "REST-IS": dict(method="gas+rest-is"),
     }
-    for what, shares in spent.items():
-        whole = times[what].best
-        for part, portion in shares.items():
-            report.record(Record("epoch", case if what == "ours" else f"{case} ({what})", part, "part", portion * whole))
-        parts = ", ".join(f"{part} {100 * portion:.0f} %" for part, portion in shares.items() if portion >= 0.005)
-        report.lines.append(f"    {what}: {parts}")
-    benchmark.extra_info |= {"against_pygas": peer / gas, "overhead": share}
-    benchmark.pedantic(variants["ours"], rounds=1)
+    if model == "gcn":
+        found |= {f"REST, F = {f}": dict(method="gas+rest", frequency=f) for f in (2, 3, 4, 5)}
+        found["full batch"] = dict(method="full")
+    else:
+        found["input: cached"] = dict(input="cached")
+    return found
+
+
+def epochs(trainer: Trainer) -> Callable[[], object]:
+    """One more epoch at each call."""
+    trainer.begin()
+    numbers = iter(range(1, 1 << 30))
+    return lambda: trainer.epoch(next(numbers))
+
+
+def pygas(config: Config, like: torch.nn.Module) -> PyGAS:
+    """PyGAS's pipeline on the same graph and clusters, with the weights that ``like`` has now."""
+    graph = load(config.dataset, config.root)
+    clusters = partition(graph, config.num_parts, method=config.partition, root=config.root)  # type: ignore[arg-type]
+    graph = clusters.apply(graph)
+    options = {name: value for name, value in MODELS[config.model].items() if name not in ("num_layers", "input")}
+    if config.model == "gcnii":
+        options["drop_input"] = False
+    assert graph.num_classes is not None
+    sizes = graph.num_features, config.hidden_channels, graph.num_classes, config.num_layers
+    model = PYGAS_MODELS[config.model](*sizes, **options)
+    model.load_state_dict(like.state_dict(), strict=False)
+    made = PyGAS(graph, clusters.ptr, config.batch_size, model, lr=config.lr, seed=0)
+    made.fill()
+    return made
+
+
+#: by the beginnings of torch's names of ops; a product with a sparse matrix is an aggregate
+KINDS = {
+    "products": ("mm", "addmm", "_addmm"),
+    "aggregates": ("history_spmm", "halo_spmm", "_sparse_mm"),
+    "activations": ("activate", "column_moments", "native_", "relu", "threshold", "bernoulli"),
+}
+
+
+class Shares(TorchDispatchMode):
+    """The seconds of every torch op that is called inside, by kind."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seconds = dict.fromkeys((*KINDS, "others"), 0.0)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        begin = time.perf_counter()
+        result = func(*args, **(kwargs or {}))
+        name = func._schema.name.partition("::")[2]
+        sparse = any(isinstance(arg, torch.Tensor) and arg.layout == torch.sparse_csr for arg in args)
+        kind = next((kind for kind, names in KINDS.items() if name.startswith(names)), "others")
+        self.seconds["aggregates" if sparse else kind] += time.perf_counter() - begin
+        return result
+
+
+def shares(epoch: Callable[[], object]) -> dict[str, float]:
+    with Shares() as found:
+        epoch()
+    whole = sum(found.seconds.values())
+    return {kind: seconds / whole for kind, seconds in found.seconds.items()}
 
 
 @pytest.mark.parametrize("batch_size", [40, 5])
-def bench_frequency(
-    benchmark: Any, request: pytest.FixtureRequest, tiny: bool, report: Report, tmp_path: Path, batch_size: int
-) -> None:
-    """What each refresh before a step adds to an epoch of GCN; F = 0 is GAS."""
-    dataset, root, name = where(request, tiny, tmp_path)
-    config = settings("gcn", dataset, root, tiny, batch_size=batch_size)
+@pytest.mark.parametrize("model", MODELS)
+def bench_epoch(bench: Bench, model: str, batch_size: int) -> None:
+    config = settings(model, bench, batch_size)
     loaded = load_data(config)
-    asked = {f: dict(method="gas") if f == 0 else dict(method="gas+rest", frequency=f) for f in FREQUENCIES}
-    variants = {str(f): epochs(Trainer(config.changed(**changes), loaded)) for f, changes in asked.items()}
-    times = timed(variants, 1 if tiny else 5)
-    case, gas = f"{title_of(config)}, {name}", times["0"].best
-    for f in FREQUENCIES:
-        timing = times[str(f)]
-        report.record(Record("frequency", case, "ours", "epoch", timing.best, timing.noise, x=f, note=f"F = {f}"))
-    report.table(
-        f"REST before every step, an epoch of {case}",
-        [(f"F = {f}", times[str(f)].best, f"{100 * (times[str(f)].best / gas - 1):+.0f} %") for f in FREQUENCIES],
+    trainer = Trainer(config, loaded)
+    theirs = pygas(config, trainer.model)
+    numbers = iter(range(1, 1 << 30))
+    runs: dict[str, Callable[[], object]] = {OURS: epochs(trainer), THEIRS: lambda: theirs.epoch(next(numbers))}
+    for name, changes in variants_of(model).items():
+        runs[name] = epochs(Trainer(config.changed(**changes), loaded))
+    nodes = 2 * config.num_parts
+    small = config.changed(
+        dataset=f"synthetic:nodes={nodes},edges={nodes},features=4,classes=3", partition="random", hidden_channels=4
     )
-    benchmark.extra_info |= {f"F = {f}": times[str(f)].best / gas for f in FREQUENCIES}
-    benchmark.pedantic(variants["0"], rounds=1)
-
-
-assert PARTS % 40 == 0  # whole batches: a rest of clusters would make an epoch's last step another one
+    limit = Limit(OVERHEAD, 0, epochs(Trainer(small, load_data(small))))
+    width = f"{config.num_layers} x {config.hidden_channels}"
+    case = f"{model} {width}, {config.batch_size} of {config.num_parts} clusters, {Path(config.dataset).stem}"
+    bench.in_turn("epoch", case, runs, [limit], rounds=5)
+    bench.benchmark.extra_info["shares"] = {name: shares(runs[name]) for name in (OURS, THEIRS)}
+    for name, parts in bench.benchmark.extra_info["shares"].items():
+        text = ", ".join(f"{kind} {100 * share:.0f} %" for kind, share in parts.items())
+        bench.lines.append(f"  ops of {name}: {text}")

@@ -1,25 +1,23 @@
-"""gather_rows and scatter_rows against indexing, and against a plain copy of as many bytes.
+"""gather_rows, scatter_rows and halo against torch's indexing, and against a copy of as many bytes.
 
-On a batch of clusters, the rows of its halo are gathered and its own are written; without clusters, rows in no order."""
+On a batch of clusters, the rows of its halo are gathered and its own are written; without clusters, rows in no order.
+"""
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from rest_triton.ops import gather_rows, scatter_rows
+from rest_triton.ops import gather_rows, halo, halo_definition, scatter_rows
 
-from . import moved
-from .cases import UNIFORM, Case, Room
-from .limits import copy
-from .measure import ROUNDS, Report
-from .runner import OURS, Job, Variant, against, relative_error, run
+from .cases import SOURCES, UNIFORM, Case
+from .harness import OURS, Bench, Variant, against, relative_error
+from .limits import copy, gather_bytes, halo_bytes, scatter_bytes
 
 CASES = [
-    Case(UNIFORM, 128, thorough=True),
+    Case(UNIFORM, 128),
     Case(UNIFORM, 128, "bfloat16"),
     Case("products", 47),
     Case("products", 256, "bfloat16"),
@@ -27,43 +25,59 @@ CASES = [
 ]
 
 
-def some_rows(case: Case, rows: Tensor) -> Tensor:
+def shuffled(case: Case, rows: Tensor) -> Tensor:
     if case.graph != UNIFORM:
         return rows
     return rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(1)).to(rows.device)]
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def bench_gather_rows(benchmark: Any, tiny: bool, room: Room, report: Report, case: Case) -> None:
-    """Rows of a table as float32. The gradient of a table, which no training needs, in one case."""
-    name, b = room.build(case)
-    table, index = b.table, some_rows(case, b.rows if case.graph == UNIFORM else b.halo)
-    grad = torch.randn(len(index), table.shape[1], device=table.device)
-    wanted = [table[index].double()]
-    inputs: tuple[Tensor, ...] = ()
-    if case.thorough:
-        inputs = (table.requires_grad_(),)
-        wanted.append(torch.zeros(table.shape, dtype=torch.float64, device=table.device).index_add(0, index, grad.double()))
-    ours = Variant(OURS, partial(gather_rows, table, index, dtype=torch.float32), inputs)
-    theirs = Variant("index_select + float", lambda: table.index_select(0, index).float(), inputs)
-    variants = [ours, theirs, Variant("table[index].float()", lambda: table[index].float(), inputs)]
-    if case.thorough:
-        variants.append(theirs.compiled(room.compiler))
-    nbytes = moved.gather_rows(table, index, grad)
-    job = Job(
-        "gather_rows", name, f"gather_rows to float32: {name}", variants, against(*wanted), nbytes,
-        [copy(nbytes["forward"].least, table.device)], grad, remarks=[f"{len(index):,} of {len(table):,} rows"],
-    )  # fmt: skip
-    found = run(job, report, 1 if tiny else ROUNDS)
-    benchmark.extra_info["of_copy"] = found[OURS, "forward"].of_ceiling
-    benchmark.pedantic(ours.forward, rounds=1)
+def bench_gather_rows(bench: Bench, case: Case) -> None:
+    """Rows of a table as float32."""
+    name, b = bench.build(case)
+    table, index = b.table, shuffled(case, b.rows if case.graph == UNIFORM else b.halo)
+    variants = [
+        Variant(OURS, partial(gather_rows, table, index, dtype=torch.float32)),
+        Variant("index_select + float", lambda: table.index_select(0, index).float()),
+        Variant("table[index].float()", lambda: table[index].float()),
+    ]
+    wanted = table[index].double()
+    limit = copy(gather_bytes(table, index, wanted.float()), table.device)
+    bench.op("gather_rows", name, variants, against(wanted), [limit])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("width", [128, 256])
+def bench_gather_into_buffer(bench: Bench, width: int, dtype: str) -> None:
+    """An eighth of the rows of products' table into a buffer that is there already, as histories are fetched."""
+    nodes = 2_000 if bench.tiny else 2_449_029
+    table = torch.ones(nodes, width, dtype=getattr(torch, dtype), device=bench.device)
+    table += torch.arange(nodes, device=bench.device)[:, None] % 251
+    index = torch.randperm(nodes, generator=torch.Generator().manual_seed(0))[: nodes // 8].sort().values.to(bench.device)
+    buffer = torch.zeros(len(index), width, dtype=table.dtype, device=bench.device)
+
+    def ours() -> Tensor:
+        gather_rows(table, index, out=buffer)
+        return buffer
+
+    variants = [Variant(OURS, ours), Variant("index_select", lambda: torch.index_select(table, 0, index, out=buffer))]
+    name = f"{len(index):,} of {nodes:,} rows, width {width}, {dtype}"
+    limit = copy(gather_bytes(table, index, buffer), table.device)
+    wanted = table[index].double()
+
+    def error(got: Sequence[Tensor]) -> float:
+        far = relative_error(got[0], wanted)
+        buffer.zero_()  # or the next variant need not write it
+        return far
+
+    bench.op("gather_rows into a buffer", name, variants, error, [limit])
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def bench_scatter_rows(benchmark: Any, tiny: bool, room: Room, report: Report, case: Case) -> None:
-    """float32 rows into a table, and their stamps. It has no gradient."""
-    name, b = room.build(case)
-    table, index, src = b.table, some_rows(case, b.rows), b.x
+def bench_scatter_rows(bench: Bench, case: Case) -> None:
+    """float32 rows into a table, and their stamps."""
+    name, b = bench.build(case)
+    table, index, src = b.table, shuffled(case, b.rows), b.x
     stamp = torch.zeros(len(table), dtype=torch.int32, device=table.device)
 
     def ours() -> Tensor:
@@ -80,22 +94,37 @@ def bench_scatter_rows(benchmark: Any, tiny: bool, room: Room, report: Report, c
         stamp[index] = 1
         return table
 
-    def errors(got: Sequence[Tensor]) -> list[float]:
-        right = bool((stamp[index] == 1).all())
-        error = relative_error(table[index], src)
+    def error(got: Sequence[Tensor]) -> float:
+        stamped = bool((stamp[index] == 1).all())
+        far = relative_error(table[index], src)
         table[index], stamp[index] = float("nan"), 0  # or the next variant need not write them
-        return [error if right else float("inf")]
+        return far if stamped else float("inf")
 
-    theirs = Variant("table[index] = rows", by_index)
-    variants = [Variant(OURS, ours), theirs, Variant("index_copy_", by_copy)]
-    if case.thorough:
-        variants.append(theirs.compiled(room.compiler))
-    nbytes = moved.scatter_rows(table, index, src, stamp)
-    job = Job(
-        "scatter_rows", name, f"scatter_rows from float32, with stamps: {name}", variants, errors, nbytes,
-        [copy(nbytes["forward"].least, table.device)], src, torch.finfo(table.dtype).eps,
-        remarks=[f"{len(index):,} of {len(table):,} rows"],
-    )  # fmt: skip
-    found = run(job, report, 1 if tiny else ROUNDS)
-    benchmark.extra_info["of_copy"] = found[OURS, "forward"].of_ceiling
-    benchmark.pedantic(ours, rounds=1)
+    variants = [Variant(OURS, ours), Variant("table[index] = rows", by_index), Variant("index_copy_", by_copy)]
+    limit = copy(scatter_bytes(table, index, src, stamp), table.device)
+    rounding = float(torch.finfo(table.dtype).eps)
+    bench.op("scatter_rows", name, variants, error, [limit], tolerance=rounding)
+
+
+@pytest.mark.parametrize("graph", SOURCES)
+def bench_halo(bench: Bench, graph: str) -> None:
+    """The alternatives are given the batch's neighbours as int64: cutting them out of the graph is not timed."""
+    name, b = bench.build(Case(graph, 1))
+    outside = b.position < 0
+
+    def by_unique() -> Tensor:
+        return torch.unique(b.columns[b.position[b.columns] < 0])
+
+    def by_marks() -> Tensor:
+        seen = torch.zeros_like(outside)
+        seen[b.columns] = True
+        return torch.nonzero(seen & outside).squeeze(1)
+
+    variants = [
+        Variant(OURS, partial(halo, b.adj, b.rows)),
+        Variant("torch.unique of those outside", by_unique),
+        Variant("a map of marks + nonzero", by_marks),
+    ]
+    limit = copy(halo_bytes(b), b.rows.device)
+    check = against(halo_definition(b.adj, b.rows))
+    bench.op("halo", name.split(", width")[0], variants, check, [limit], tolerance=0.0)

@@ -1,95 +1,69 @@
-"""Shapes of the real size for --benchmark-only, tiny ones for --benchmark-disable; the report at the end."""
+"""Options, the ``bench`` fixture, and the table at the end of a session.
 
-from pathlib import Path
+``--benchmark-only`` measures the real shapes; ``--benchmark-disable`` runs each benchmark once on tiny ones.
+"""
+
+from importlib.metadata import version
 from typing import Any
 
 import pytest
+import torch
 
+from rest_triton.utils.machine import processor
 from rest_triton.utils.malloc import keep_freed_memory
 
-from .cases import Room
-from .device import bench_device
-from .measure import Report
-from .results import LATEST, about, write
+from .harness import Bench
 
-_REPORT = pytest.StashKey[Report]()
+_LINES = pytest.StashKey[list[str]]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--keep-freed-memory",
         action="store_true",
-        help="benchmark with malloc set as the command lines set it, for all sides",
+        help="set malloc as the commands of rest_triton set it, for all variants",
     )
     parser.addoption(
         "--graph",
         default="synthetic:arxiv",
         help="what whole epochs are measured on, and the ops in the place of arxiv: a data set, or the path of an .npz",
     )
-    parser.addoption(
-        "--results", default="", help="where records are written, as .json and .csv (default: bench/results/latest)"
-    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--keep-freed-memory"):
         keep_freed_memory()
-    config.stash[_REPORT] = Report()
+    config.stash[_LINES] = []
 
 
 @pytest.fixture
-def tiny(request: pytest.FixtureRequest) -> bool:
-    """Whether this is only a check that benchmarks run."""
-    return bool(request.config.getoption("benchmark_disable"))
-
-
-@pytest.fixture
-def room(request: pytest.FixtureRequest, tiny: bool, tmp_path_factory: pytest.TempPathFactory) -> Room:
-    """Where the cases of the ops are built."""
+def bench(request: pytest.FixtureRequest, benchmark: Any, tmp_path_factory: pytest.TempPathFactory) -> Bench:
+    tiny = bool(request.config.getoption("benchmark_disable"))
     root = str(tmp_path_factory.getbasetemp()) if tiny else "data"
-    return Room(tiny, request.config.getoption("--graph"), root, bench_device())
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return Bench(benchmark, tiny, request.config.getoption("--graph"), root, device, request.config.stash[_LINES])
 
 
-@pytest.fixture
-def report(request: pytest.FixtureRequest) -> Report:
-    return request.config.stash[_REPORT]
-
-
-def summary(machine: dict[str, Any]) -> str:
-    gpu = f", {machine['gpu']}" if machine["gpu"] else ""
-    packages = ", ".join(f"{name} {number}" for name, number in machine["versions"].items())
-    return f"{machine['processor']}, {machine['threads']} threads{gpu}; {packages}; {machine['commit']}"
-
-
-def _about(config: pytest.Config) -> dict[str, Any]:
-    kept = config.getoption("--keep-freed-memory")
-    malloc = "freed memory kept, for all sides" if kept else "as it comes"
-    return about(malloc=malloc, tiny=bool(config.getoption("benchmark_disable")))
+def _machine(config: pytest.Config) -> dict[str, Any]:
+    return {
+        "processor": processor(), "threads": torch.get_num_threads(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else "none",
+        "malloc": "freed memory kept" if config.getoption("--keep-freed-memory") else "as it comes",
+        "versions": {name: version(name) for name in ("torch", "numba", "numpy")},
+    }  # fmt: skip
 
 
 def pytest_benchmark_update_machine_info(config: pytest.Config, machine_info: dict) -> None:
-    machine_info["summary"] = summary(_about(config))
+    machine_info |= _machine(config)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    report, tiny = config.stash[_REPORT], config.getoption("benchmark_disable")
-    if not report.lines and not report.records:
+    lines = config.stash[_LINES]
+    if not lines:
         return
-    machine = _about(config)
-    terminalreporter.section("against the alternatives (best of interleaved rounds)")
-    terminalreporter.write_line(summary(machine))
-    terminalreporter.write_line(f"malloc: {machine['malloc']}")
-    if tiny:
-        terminalreporter.write_line("tiny shapes: this only shows that the benchmarks run, the times mean nothing")
-    for line in report.lines:
+    terminalreporter.section("time relative to ours, best of interleaved rounds; limit: what the machine needs at least")
+    terminalreporter.write_line(", ".join(f"{name}: {value}" for name, value in _machine(config).items()))
+    if config.getoption("benchmark_disable"):
+        terminalreporter.write_line("Tiny shapes: the benchmarks run; their times mean nothing.")
+    for line in lines:
         terminalreporter.write_line(line)
-    if report.wrong:
-        terminalreporter.write_line(f"\n{len(report.wrong)} results are wrong and have no times:", red=True)
-    for record in report.wrong:
-        terminalreporter.write_line(
-            f"  {record.bench} | {record.case} | {record.what} | {record.mode}: {record.note}", red=True
-        )
-    results = config.getoption("--results")
-    if report.records and (results or not tiny):
-        written = write(Path(results or LATEST), machine, report.records)
-        terminalreporter.write_line(f"\n{len(report.records)} records in {' and '.join(map(str, written))}")

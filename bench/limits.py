@@ -1,14 +1,12 @@
-"""What this machine can do at best, measured by the simplest loops that do it, in the same rounds as what they limit.
+"""The least that this machine needs for an op, measured by the simplest loops in the same rounds as the op.
 
-``read_rows`` reads rows whose addresses are already known, with nothing to translate, weigh or write: no index, no
-position map, no scale. It is the ceiling for anything that reads the same rows in the same order. It comes twice: as a
-plain loop, and asking for rows ahead as the kernels do. On a GPU, torch's index_select into a small buffer stands for it.
-
-``copy`` and ``triad`` (a = b + s c) pass over memory from front to back, between buffers that are there already. ``bus``
-is from pinned host memory to a GPU. (Nothing here has run on a GPU.)
+An aggregate is held against reading the same rows in the same order, with nothing to look up, weigh or write. On a GPU
+torch's index_select into a small buffer stands for that. Other ops are held against a copy or a triad (a = b + s c) of as
+many bytes as they have to move: all they read and write, once each. Indices count with their own size. (No limit has run
+on a GPU.)
 """
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -21,19 +19,12 @@ from rest_triton.kernels.cpu.intrinsics import load_i64, next_ticket
 from rest_triton.kernels.cpu.pool import Task
 from rest_triton.kernels.cpu.rowtypes import FLOAT32, add_four_rows, code
 
+from .cases import Batch, neighbours
+from .harness import Limit
+
 COUNT, CHUNK, ADDRESSES, WIDTH, DTYPE, AHEAD = range(1, 7)
 ASKED_AHEAD = 32  # rows
 BUFFER_ROWS = 1 << 16  # of the buffer that a GPU gathers into
-
-
-@dataclass(frozen=True)
-class Limit:
-    """``name``: by what. ``mode``: which of an op's modes it limits, or "" for all. ``bytes`` that ``run`` moves."""
-
-    name: str
-    mode: str
-    bytes: int
-    run: Callable[[], object]
 
 
 @Task
@@ -61,15 +52,6 @@ def read_rows_task(block):
     scratch[0] = 0  # in use until here: it is reached by address only
 
 
-def read_rows(addresses: Tensor, width: int, like: Tensor, ahead: int) -> None:
-    """Read the rows of ``width`` elements at these addresses, a multiple of four of them, ``ahead`` asked for in advance."""
-    read_rows_task.launch(addresses.numel(), 3200, addresses, width, code(like), ahead)
-
-
-def _on_cpu(tensor: Tensor) -> bool:
-    return tensor.device.type == "cpu"
-
-
 @dataclass(frozen=True)
 class Reads:
     """Rows of ``source`` to be read: by address on a CPU, by index on a GPU."""
@@ -81,23 +63,22 @@ class Reads:
     def bytes(self) -> int:
         return self.where.numel() * self.source.shape[1] * self.source.element_size()
 
-    def run(self, ahead: int) -> None:
-        if _on_cpu(self.source):
-            read_rows(self.where, self.source.shape[1], self.source, ahead)
+    def run(self) -> None:
+        width = self.source.shape[1]
+        if self.source.device.type == "cpu":
+            read_rows_task.launch(self.where.numel(), 3200, self.where, width, code(self.source), ASKED_AHEAD)
             return
-        buffer = self.source.new_empty(min(BUFFER_ROWS, len(self.where)), self.source.shape[1])
+        buffer = self.source.new_empty(min(BUFFER_ROWS, len(self.where)), width)
         for piece in self.where.split(BUFFER_ROWS):
             torch.index_select(self.source, 0, piece, out=buffer[: len(piece)])
 
 
 def reads(position: Tensor, columns: Tensor, x: Tensor | None, table: Tensor | None) -> list[Reads]:
-    """The rows that history_spmm reads, in its order; those of another dtype after the others. Without x or table, its rows
-    are not read. Up to three are left out, for the loop takes four at a time."""
+    """What an aggregate reads of rows: for each column its row of x, or of the table. What is None is not read."""
     p = position[columns].long()
-    sources = [
-        (t, p[inside] if t is x else ~p[inside], inside) for t, inside in ((x, p >= 0), (table, p < 0)) if t is not None
-    ]
-    if not _on_cpu(columns):
+    sources = [(t, at, inside) for t, at, inside in ((x, p, p >= 0), (table, ~p, p < 0)) if t is not None]
+    sources = [(t.detach(), at[inside], inside) for t, at, inside in sources if bool(inside.any())]
+    if columns.device.type != "cpu":
         return [Reads(t, at) for t, at, _ in sources]
     by_dtype: dict[torch.dtype, list[tuple[Tensor, Tensor, Tensor]]] = {}
     for source in sources:
@@ -108,44 +89,58 @@ def reads(position: Tensor, columns: Tensor, x: Tensor | None, table: Tensor | N
         for t, at, inside in group:
             address[inside] = t.data_ptr() + at * t.stride(0) * t.element_size()
         address = address[address != 0]
-        found.append(Reads(group[0][0], address[: len(address) // 4 * 4]))
+        found.append(Reads(group[0][0], address[: len(address) // 4 * 4]))  # the loop takes four at a time
     return found
 
 
-def row_limits(mode: str, wanted: list[Reads]) -> list[Limit]:
-    """Reading just these rows, plainly and asked for ahead."""
-    nbytes = sum(r.bytes for r in wanted)
-    on_cpu = all(_on_cpu(r.source) for r in wanted)
-    ways = {"only reading its rows": 0, "only reading its rows, asked for ahead": ASKED_AHEAD}
-    return [
-        Limit(name, mode, nbytes, partial(_read_all, wanted, ahead))
-        for name, ahead in (ways.items() if on_cpu else [("index_select of its rows", 0)])
-    ]
+def reading(wanted: Sequence[Reads], name: str = "only reading the rows") -> Limit:
+    """Reading just these rows, each asked for ahead."""
+    return Limit(name, sum(r.bytes for r in wanted), lambda: [r.run() for r in wanted])
 
 
-def _read_all(wanted: list[Reads], ahead: int) -> None:
-    for some in wanted:
-        some.run(ahead)
+def aggregate(b: Batch, table: Tensor, backward: Sequence[Tensor] = ()) -> Limit:
+    """The rows that an aggregate reads. backward: the rows whose gradients it computes; those of the batch are read."""
+    wanted = reads(b.position, b.columns, b.x, table)
+    if backward:
+        assert b.adj.reverse is not None
+        columns = torch.cat([neighbours(b.adj.reverse, rows) for rows in backward])
+        wanted += reads(b.position, columns, b.x, None)
+    return reading(wanted)
 
 
 def copy(nbytes: int, device: torch.device) -> Limit:
     """As many bytes in all, half of them read and half written."""
-    a, b = _buffers(2, nbytes // 2, device)
-    return Limit("copy", "", a.nbytes + b.nbytes, partial(a.copy_, b))
+    a, b = (torch.ones(max(1, nbytes // 8), device=device) for _ in range(2))
+    return Limit("a copy of as many bytes", a.nbytes + b.nbytes, partial(a.copy_, b))
 
 
 def triad(nbytes: int, device: torch.device) -> Limit:
     """As many bytes in all, two thirds of them read and a third written."""
-    a, b, c = _buffers(3, nbytes // 3, device)
-    return Limit("triad", "", 3 * a.nbytes, partial(torch.add, b, c, alpha=2.0, out=a))
+    a, b, c = (torch.ones(max(1, nbytes // 12), device=device) for _ in range(3))
+    return Limit("a triad of as many bytes", 3 * a.nbytes, partial(torch.add, b, c, alpha=2.0, out=a))
 
 
-def bus(nbytes: int, device: torch.device) -> Limit:
-    """From pinned host memory to the GPU."""
-    (a,), b = _buffers(1, nbytes, device), torch.ones(max(1, nbytes // 4), pin_memory=True)
-    return Limit("pinned host memory to device", "", a.nbytes, partial(a.copy_, b, non_blocking=True))
+def activate_bytes(h: Tensor, table: Tensor, *, moments: bool, backward: bool) -> int:
+    """Forward: h is read, result and table rows are written, an id per row, scale and shift. Backward: gradient and h are
+    read, the gradient of h is written. Moments take one more pass over h, and one over gradient and h backward."""
+    per_feature, ids = 8 * h.shape[1], 8 * h.shape[0]
+    forward = 2 * h.nbytes + h.numel() * table.element_size() + ids + per_feature + (h.nbytes if moments else 0)
+    if not backward:
+        return forward
+    return forward + 3 * h.nbytes + ids + 2 * per_feature + (2 * h.nbytes if moments else 0)
 
 
-def _buffers(count: int, nbytes: int, device: torch.device) -> list[Tensor]:
-    """float32, written: their pages are there."""
-    return [torch.ones(max(1, nbytes // 4), device=device) for _ in range(count)]
+def gather_bytes(table: Tensor, index: Tensor, out: Tensor) -> int:
+    """Each row read and written, an index each."""
+    return index.numel() * (8 + table.shape[1] * table.element_size()) + out.nbytes
+
+
+def scatter_bytes(table: Tensor, index: Tensor, src: Tensor, stamp: Tensor) -> int:
+    """Each row read and written, an index and a stamp each."""
+    return src.nbytes + index.numel() * (8 + table.shape[1] * table.element_size() + stamp.element_size())
+
+
+def halo_bytes(b: Batch) -> int:
+    """Row ids, distinct row offsets and all columns read, the halo written."""
+    offsets = len(torch.unique(torch.cat([b.rows, b.rows + 1])))
+    return 8 * (len(b.rows) + offsets + len(b.halo)) + len(b.columns) * b.adj.col.element_size()

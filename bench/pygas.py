@@ -18,11 +18,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn import Module
 
-from rest_triton.data.features import SparseRows
 from rest_triton.data.graph import Graph
 from rest_triton.sampling.batch import Batch, ClusterLoader
-
-from .measure import best
 
 PRODUCTS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "matmul": torch.matmul,  # MKL's
@@ -81,7 +78,7 @@ class Subgraph:
 
     Args:
         ranges: of the batch's rows. halo: int64[H], ascending. adj: rows of the batch, columns of batch and halo.
-        x: features of batch and halo, float32 [R + H, D]. y: labels of the batch. train: bool[R], who learns.
+        x: features of batch and halo, float32 [R + H, D]. y: labels of the batch. train: bool[R], the training nodes.
     """
 
     ranges: tuple[tuple[int, int], ...]
@@ -96,11 +93,8 @@ class Subgraphs:
     """Cuts batches out of a graph that is normalised once, as a whole; values are kept with the edges."""
 
     def __init__(self, graph: Graph) -> None:
-        if graph.x is None or graph.y is None or graph.train_mask is None:
-            raise ValueError(f"{graph.name} has no x, y or train_mask; training needs all three")
-        self.x = graph.x.dense() if isinstance(graph.x, SparseRows) else graph.x.float()
-        self.y = graph.y.float() if graph.multilabel else graph.y
-        self.train_mask = graph.train_mask
+        assert isinstance(graph.x, Tensor) and graph.y is not None and graph.train_mask is not None
+        self.x, self.y, self.train_mask = graph.x.float(), graph.y, graph.train_mask
         adj = graph.adjacency("gcn")
         assert adj.row_scale is not None and adj.col_scale is not None
         self.rowptr, self.col = adj.rowptr, adj.col.long()  # torch indexes by int64 only: others are converted each time
@@ -153,13 +147,10 @@ class PyGAS:
 
     Args:
         graph: with clusters side by side (``graph.permute(partition.order)``). ptr: int64[K+1], their bounds.
-        batch_size: clusters in a batch. With 1, subgraphs are cut out here and kept, features too, as PyGAS does.
+        batch_size: clusters in a batch.
         model: called with features, adjacency and a function that pushes and pulls; ``widths`` are those of its tables.
         lr: of Adam. seed: of the order of batches; dropout uses torch's own generator.
         product: "matmul" or "reduce"; None times both on one batch and takes the faster.
-
-    ``times`` are the seconds that the last epoch took for: ``data`` (cutting out, features), ``transpose`` (of the
-    adjacency, for backward) and ``train`` (all else).
 
     Example::
 
@@ -169,51 +160,31 @@ class PyGAS:
     """
 
     def __init__(
-        self,
-        graph: Graph,
-        ptr: Tensor,
-        batch_size: int,
-        model: Module,
-        lr: float,
-        seed: int = 0,
-        product: str | None = None,
+        self, graph: Graph, ptr: Tensor, batch_size: int, model: Module, lr: float, seed: int = 0, product: str | None = None
     ) -> None:
         warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta state")
         self.subgraphs, self.batches = Subgraphs(graph), ClusterLoader(ptr, batch_size, seed)
-        if self.batches.num_nodes != graph.num_nodes:
-            raise ValueError(
-                f"ptr ends at {self.batches.num_nodes}, but the graph has {graph.num_nodes} nodes; "
-                "give the bounds of its own clusters"
-            )
         self.model = model
         widths: Any = model.widths
         self.histories = [torch.zeros(graph.num_nodes, width) for width in widths]
         self.optimizer = torch.optim.Adam(model.parameters(), lr=lr, fused=True)
-        self.loss: Callable[[Tensor, Tensor], Tensor] = (
-            F.binary_cross_entropy_with_logits if graph.multilabel else F.cross_entropy
-        )
-        self.times: dict[str, float] = {}
-        self._kept: dict[tuple[int, ...], Subgraph] = {}
-        first = self.batches.epoch(0)
-        self.product = self._faster(first[0], max(widths, default=1)) if product is None else product
-        if batch_size == 1:
-            self._kept = {batch.clusters: self.subgraphs.cut(batch, self.product) for batch in first}
+        self.product = self._faster(max(widths, default=1)) if product is None else product
 
-    def _faster(self, batch: Batch, width: int) -> str:
+    def _faster(self, width: int) -> str:
         """The product that is faster, there and back."""
-        adj = self.subgraphs.cut(batch, "matmul").adj
+        adj = self.subgraphs.cut(self.batches.epoch(0)[0], "matmul").adj
         x, grad = torch.rand(adj.columns, width), torch.rand(adj.rows, width)
-
-        def both(product: Callable[[Tensor, Tensor], Tensor]) -> None:
-            product(adj.matrix, x)
-            product(adj.transposed, grad)
-
-        times = best({name: partial(both, product) for name, product in PRODUCTS.items()}, 3)
-        return min(times, key=times.__getitem__)
+        times: dict[str, list[float]] = {name: [] for name in PRODUCTS}
+        for _ in range(3):
+            for name, product in PRODUCTS.items():
+                begin = time.perf_counter()
+                product(adj.matrix, x)
+                product(adj.transposed, grad)
+                times[name].append(time.perf_counter() - begin)
+        return min(times, key=lambda name: min(times[name]))
 
     def subgraph(self, batch: Batch) -> Subgraph:
-        kept = self._kept.get(batch.clusters)
-        return self.subgraphs.cut(batch, self.product) if kept is None else kept
+        return self.subgraphs.cut(batch, self.product)
 
     def logits(self, subgraph: Subgraph) -> Tensor:
         """[R, classes]; the tables are read and written on the way."""
@@ -230,7 +201,7 @@ class PyGAS:
 
     @torch.no_grad()
     def fill(self) -> None:
-        """Write into all tables what the weights of now give, without dropout and with running statistics."""
+        """Write into all tables what the present weights give, without dropout and with running statistics."""
         training = self.model.training
         self.model.eval()
         # The first layer reads features only: after n passes, n tables are exact.
@@ -241,27 +212,14 @@ class PyGAS:
         self.model.train(training)
 
     def epoch(self, number: int) -> list[float]:
-        """One step for each batch that has somebody to learn from; the losses."""
+        """One step for each batch that has training nodes; the losses."""
         self.model.train()
-        self.times = dict.fromkeys(("data", "transpose", "train"), 0.0)
-        losses = []
-        for batch in self.batches.epoch(number):
-            begin = time.perf_counter()
-            if not batch.take(self.subgraphs.train_mask).any():
-                continue
-            subgraph = self.subgraph(batch)
-            cut = time.perf_counter()
-            _ = subgraph.adj.transposed
-            ready = time.perf_counter()
-            losses.append(self._step(subgraph))
-            self.times["data"] += cut - begin
-            self.times["transpose"] += ready - cut
-            self.times["train"] += time.perf_counter() - ready
-        return losses
+        chosen = (b for b in self.batches.epoch(number) if bool(b.take(self.subgraphs.train_mask).any()))
+        return [self.step(self.subgraph(batch)) for batch in chosen]
 
-    def _step(self, subgraph: Subgraph) -> float:
+    def step(self, subgraph: Subgraph) -> float:
         self.optimizer.zero_grad()
-        loss = self.loss(self.logits(subgraph)[subgraph.train], subgraph.y[subgraph.train])
+        loss = F.cross_entropy(self.logits(subgraph)[subgraph.train], subgraph.y[subgraph.train])
         loss.backward()
         self.optimizer.step()
         return loss.item()

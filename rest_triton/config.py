@@ -8,12 +8,13 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, Field, asdict, dataclass, field, fields, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from .utils.errors import did_you_mean
+from .utils.errors import UserError, did_you_mean
 
 RECIPES = Path(__file__).parent / "recipes"
 KINDS: dict[type, tuple[str, str]] = {  # what people call them, and what stands for one in the list of flags
@@ -29,14 +30,17 @@ def _option(default: Any, text: str, *, group: str, choices: Sequence[str] = (),
     return field(default=default, metadata=known)
 
 
-MODELS = ("gcn", "appnp", "gcnii")
-METHODS = ("gas", "gas+rest", "gas+rest-is", "full")
+MODELS = ("gcn", "appnp", "gcnii", "gin", "pna")
+BASES = ("gas", "full")  # a method is one of these,
+TABLELESS = ("full",)
+REFRESHES = ("rest", "rest-is")  # or one that has tables, a + and one of these
+METHODS = (*BASES, *(f"{base}+{refresh}" for base in BASES if base not in TABLELESS for refresh in REFRESHES))
 AUTO = "auto"
+RENAMED = {"parts": "num_parts", "per_batch": "batch_size"}  # settings of before: files that have them are still read
 
-# With what a setting means something: another one, and its values.
-TABLES = ("method", ("gas", "gas+rest", "gas+rest-is"))
-REFRESHES = ("method", ("gas+rest", "gas+rest-is"))
-REST = ("method", ("gas+rest",))
+# With what a setting means something: another one, or a part of the method, and its values.
+TABLES = ("base", tuple(base for base in BASES if base not in TABLELESS))
+REFRESHED, REST = ("rest", REFRESHES), ("rest", ("rest",))
 AUTOMATIC = ("frequency", (AUTO,))
 APPNP, GCNII = ("model", ("appnp",)), ("model", ("gcnii",))
 
@@ -84,7 +88,7 @@ class Config:
     )  # fmt: skip
     frequency: int | str = _option(
         1, "REST: refreshes per step; auto: as many as keep rows young; REST-IS: pieces in which a halo is refreshed",
-        least=1, word=AUTO, group="method", only=REFRESHES,
+        least=1, word=AUTO, group="method", only=REFRESHED,
     )  # fmt: skip
     target_age: float = _option(
         4.0, "frequency auto: the mean age of rows, in steps, that is not exceeded", least=0, group="method", only=AUTOMATIC
@@ -103,7 +107,7 @@ class Config:
     )  # fmt: skip
     refresh_mode: str = _option(
         "train", "refresh with dropout and batch statistics, or without", choices=("train", "eval"), group="method",
-        only=REFRESHES,
+        only=REFRESHED,
     )  # fmt: skip
     input: str = _option(
         "cached", "what a model makes of neighbours' features alone: from a table, or computed anew, with gradient",
@@ -144,39 +148,45 @@ class Config:
     profile: bool = _option(False, "write trace.json of the first epoch, for Perfetto or chrome://tracing", group="results")
 
     def __post_init__(self) -> None:
+        base, _, refresh = str(self.method).partition("+")
+        if base in TABLELESS and refresh in REFRESHES:
+            raise UserError(
+                f"method is {self.method!r}, but {base} has no tables to refresh; give --method {base}, or one of "
+                f"{', '.join(method for method in METHODS if '+' in method)}"
+            )
         for f in fields(self):
             object.__setattr__(self, f.name, _checked(f, getattr(self, f.name)))
         if not self.dataset:
-            raise ValueError("dataset is missing; name one with --dataset, such as --dataset products")
+            raise UserError("dataset is missing; name one with --dataset, such as --dataset products")
         if self.batch_size > self.num_parts:
-            raise ValueError(
+            raise UserError(
                 f"batch_size is {self.batch_size}, and there are {self.num_parts} clusters; give --batch-size 1 to "
                 f"{self.num_parts}, or more --num-parts"
             )
         if self.frequency == AUTO and self.rest != "rest":
-            raise ValueError(
+            raise UserError(
                 f"frequency is auto with method {self.method}, which does not choose how much it refreshes; give --method "
                 "gas+rest, or a whole number"
             )
         if self.rest == "rest" and self.refresh_batch == "full" and self.frequency != 1:
-            raise ValueError(
+            raise UserError(
                 f"frequency is {self.frequency} with refresh_batch full: one pass makes every row fresh, and the weights do "
                 "not move before the next; give --frequency 1"
             )
         if self.model == "gcn" and self.input == "exact" and not self.linear:
-            raise ValueError(
+            raise UserError(
                 "input is exact, but a GCN without --linear aggregates features first, and is exact anyway; "
                 "give --input cached"
             )
 
     @property
     def base(self) -> str:
-        """The method without REST: ``gas`` or ``full``."""
-        return self.method.split("+")[0]
+        """The method without what refreshes its tables: one of BASES."""
+        return self.method.partition("+")[0]
 
     @property
     def rest(self) -> str:
-        """``rest``, ``rest-is`` or nothing."""
+        """What refreshes its tables: one of REFRESHES, or nothing."""
         return self.method.partition("+")[2]
 
     @property
@@ -192,11 +202,15 @@ class Config:
             if f.name not in names or f.metadata["only"] is None:
                 continue
             other, values = f.metadata["only"]
-            value = getattr(self, other)
-            if value not in values and not (other == "model" and value not in MODELS):
-                lines.append(
-                    f"{flag(f.name)} changes nothing: it belongs to {other} {' or '.join(values)}, and {other} is {value}"
-                )
+            if getattr(self, other) in values or (other == "model" and self.model not in MODELS):
+                continue
+            if other in ("base", "rest"):  # parts of the method: it is named as a whole
+                values = tuple(m for m in METHODS if m.partition("+")[2 if other == "rest" else 0] in values)
+                other = "method"
+            lines.append(
+                f"{flag(f.name)} changes nothing: it belongs to {other} {' or '.join(values)}, and {other} is "
+                f"{getattr(self, other)}"
+            )
         return lines
 
     @classmethod
@@ -207,15 +221,21 @@ class Config:
 
     @classmethod
     def from_mapping(cls, settings: Mapping[str, Any], where: str) -> "Config":
-        """Settings by name; a name that is not known is an error, with the did_you_mean one."""
+        """Settings by name; a name that is not known is an error that says which one may be meant."""
         known = [f.name for f in fields(cls)]
         for name in settings:
             if name not in known:
-                raise ValueError(f"{where}: {name!r} is not a setting: {did_you_mean(str(name), known)}")
+                which = f"it is {RENAMED[name]!r} now" if name in RENAMED else did_you_mean(str(name), known)
+                raise UserError(f"{where}: {name!r} is not a setting: {which}")
         return cls(**({"dataset": ""} | dict(settings)))
 
     def changed(self, **settings: Any) -> "Config":
         return replace(self, **settings)
+
+    def by_method(self, method: str) -> "Config":
+        """The same run by another method, whose options are the defaults."""
+        options = {f.name: f.default for f in fields(self) if f.metadata["group"] == "method"}
+        return self.changed(**(options | {"method": method}))
 
     def to_yaml(self) -> str:
         """All settings, so that the run can be repeated whatever the defaults will be."""
@@ -238,38 +258,54 @@ def _checked(f: "Field[Any]", value: Any) -> Any:
         value = float(value)
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         other = f" or {m['word']}" if m["word"] else ""
-        raise ValueError(f"{f.name} is {value!r}; it must be {KINDS[kind][0]}{other}")
+        raise UserError(f"{f.name} is {value!r}; it must be {KINDS[kind][0]}{other}")
     if m["choices"] and value not in m["choices"]:
-        raise ValueError(f"{f.name} is {value!r}: {did_you_mean(str(value), m['choices'])}")
+        raise UserError(f"{f.name} is {value!r}: {did_you_mean(str(value), m['choices'])}")
     if kind is float and not math.isfinite(value):
-        raise ValueError(f"{f.name} is {value}; it must be a finite number")
+        raise UserError(f"{f.name} is {value}; it must be a finite number")
     least, most = m["least"], m["most"]
     if least is not None and (value < least or (most is not None and value > most)):
-        raise ValueError(f"{f.name} is {value}; it must be {f'at least {least}' if most is None else f'{least} to {most}'}")
+        raise UserError(f"{f.name} is {value}; it must be {f'at least {least}' if most is None else f'{least} to {most}'}")
     return value
 
 
-def read_recipe(name: str) -> dict[str, Any]:
-    """The settings of a recipe: a shipped one by its name, or a file."""
-    path = RECIPES / f"{name}.yaml"
-    if not path.is_file():
-        path = Path(name)
-    if not path.is_file():
-        raise ValueError(f"{name!r} is neither a recipe nor a file: {did_you_mean(name, recipes())}")
-    try:
-        settings = yaml.safe_load(path.read_text())
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
-    if settings is None:
-        return {}
-    if not isinstance(settings, dict):
-        raise ValueError(f"{path} holds {type(settings).__name__}; a recipe has lines of the form 'name: value'")
-    return settings
+@cache
+def _shipped() -> dict[str, dict[str, Any]]:
+    """The settings of each shipped recipe: its model's defaults, then what its data set has instead."""
+    found = {}
+    for path in RECIPES.glob("*.yaml"):
+        file = yaml.safe_load(path.read_text())
+        for dataset, own in file["datasets"].items():
+            found[f"{dataset}_{path.stem}"] = {"dataset": dataset, "model": path.stem} | file["defaults"] | own
+    return found
 
 
 def recipes() -> list[str]:
-    """The names of the shipped ones."""
-    return sorted(path.stem for path in RECIPES.glob("*.yaml"))
+    """The names of the shipped ones: ``<data set>_<model>``."""
+    return sorted(_shipped())
+
+
+def read_recipe(name: str) -> dict[str, Any]:
+    """The settings of a recipe: a shipped one by its name, or a YAML file, whose settings may have their old names."""
+    if name in _shipped():
+        return dict(_shipped()[name])
+    path = Path(name)
+    if not path.is_file():
+        raise UserError(f"{name!r} is neither a recipe nor a file: {did_you_mean(name, recipes())}")
+    try:
+        settings = yaml.safe_load(path.read_text())
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
+    if settings is None:
+        return {}
+    if not isinstance(settings, dict):
+        raise UserError(f"{path} holds {type(settings).__name__}; a recipe has lines of the form 'name: value'")
+    return with_new_names(settings)
+
+
+def with_new_names(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings that a version of before wrote, by the names that they have now."""
+    return {RENAMED.get(name, name): value for name, value in settings.items()}
 
 
 def recipe_for(dataset: str, model: str) -> str | None:
@@ -305,15 +341,17 @@ def flag(name: str) -> str:
 
 
 def parse_flags(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> dict[str, Any]:
-    """What a command line asks for. A flag that is not known ends the program with the did_you_mean one."""
+    """What a command line asks for. A flag that is not known ends the program and says which one may be meant."""
     options, rest = parser.parse_known_args(arguments)
     if rest:
         name, known = rest[0].partition("=")[0], [o for o in parser._option_string_actions if o.startswith("--")]
-        why = (
-            f"is not a flag: {did_you_mean(name, known)}"
-            if name.startswith("-")
-            else "comes after no flag; --help lists them"
-        )
+        now = {flag(old): flag(new) for old, new in RENAMED.items()}.get(name)
+        if now in known:
+            why = f"is {now} now"
+        elif name.startswith("-"):
+            why = f"is not a flag: {did_you_mean(name, known)}"
+        else:
+            why = "comes after no flag; --help lists them"
         parser.exit(2, f"{name} {why}\n")
     return vars(options)
 

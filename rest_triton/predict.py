@@ -24,6 +24,8 @@ from .nn import HistoryGNN
 from .training.checkpoint import read
 from .training.metrics import scores
 from .training.trainer import Trainer
+from .utils.errors import UserError, reported
+from .utils.files import replacing
 from .utils.machine import device_of
 from .utils.malloc import keep_freed_memory
 from .utils.progress import progress
@@ -38,10 +40,10 @@ def predict(
         checkpoint: of the model. config: of its run, with its device settled. model: see :class:`Trainer`.
     """
     if model is None and config.model not in MODELS:
-        raise ValueError(
+        raise UserError(
             f"model is {config.model!r}, one of somebody's own; predict with its class: rest_triton.predict.main(model=…)"
         )
-    config = config.changed(history="device", method="full")  # no tables of a run: inference has its own
+    config = config.by_method("full")  # no tables of a run: inference has its own
     loaded = load_data(config, getattr(model, "normalise", "gcn"))
     state, _ = read(checkpoint, None, loaded.fingerprint)
     trainer = Trainer(config, loaded, model)
@@ -50,7 +52,7 @@ def predict(
         logits = inference.run().cpu()
         hidden = inference.embeddings() if embeddings else None
     if embeddings and hidden is None:
-        raise ValueError("a model of one layer has no embeddings: its layer reads the features; leave --embeddings out")
+        raise UserError("a model of one layer has no embeddings: its layer reads the features; leave --embeddings out")
     found = scores(logits, loaded.graph)
     several = loaded.graph.multilabel
     result = {
@@ -66,33 +68,28 @@ def predict(
 
 def write_npz(path: Path, arrays: dict[str, Tensor]) -> None:
     """As numpy.savez does, but all of the file or none of it, under exactly this name."""
-    scratch = path.with_name(f"{path.name}.partial")
-    try:
-        with open(scratch, "wb") as file:
-            plain: dict[str, Any] = {name: tensor.numpy() for name, tensor in arrays.items()}
-            np.savez(file, **plain)
-        scratch.replace(path)
-    finally:
-        scratch.unlink(missing_ok=True)
+    plain: dict[str, Any] = {name: tensor.numpy() for name, tensor in arrays.items()}
+    with replacing(path) as file:
+        np.savez(file, **plain)
 
 
 def _check(folder: Path, checkpoint: Path, out: Path) -> None:
     """Refuse what can be refused before anything is loaded."""
     if not (folder / "config.yaml").is_file():
-        raise ValueError(
+        raise UserError(
             f"{folder} is not the folder of a run: it has no config.yaml; name one, such as --run runs/products-gcn-gas-1"
         )
     if not checkpoint.is_file():
         seeds = sorted(folder.glob("seed-*"))
-        raise ValueError(
+        raise UserError(
             f"{folder} has runs of several seeds; name one, such as --run {seeds[0]}"
             if seeds
             else f"{checkpoint} does not exist; train until an epoch has been evaluated, or name another one"
         )
     if out.is_dir():
-        raise ValueError(f"{out} is a folder; name a file in it with --out, such as {out / 'predictions.npz'}")
+        raise UserError(f"{out} is a folder; name a file in it with --out, such as {out / 'predictions.npz'}")
     if not out.absolute().parent.is_dir():
-        raise ValueError(f"{out.absolute().parent} is not a folder; make it, or name a file in another one with --out")
+        raise UserError(f"{out.absolute().parent} is not a folder; make it, or name a file in another one with --out")
 
 
 def main(arguments: Sequence[str] | None = None, model: type[HistoryGNN] | None = None) -> None:
@@ -110,20 +107,19 @@ def main(arguments: Sequence[str] | None = None, model: type[HistoryGNN] | None 
     options = parser.parse_args(arguments)
     keep_freed_memory()
     try:
-        checkpoint: Path = options.run if options.run.suffix == ".pt" else options.run / "checkpoints" / "best.pt"
-        folder = checkpoint.parent.parent
-        _check(folder, checkpoint, options.out)
-        changes: dict[str, Any] = dict(device=device_of(options.device)) | (
-            {} if options.root is None else dict(root=options.root)
-        )
-        config = Config.of(str(folder / "config.yaml")).changed(**changes)
-        with progress("predicting"):
-            result, found = predict(checkpoint, config, embeddings=options.embeddings, model=model)
-            write_npz(options.out, result)
+        with reported():
+            checkpoint: Path = options.run if options.run.suffix == ".pt" else options.run / "checkpoints" / "best.pt"
+            folder = checkpoint.parent.parent
+            _check(folder, checkpoint, options.out)
+            changes: dict[str, Any] = dict(device=device_of(options.device)) | (
+                {} if options.root is None else dict(root=options.root)
+            )
+            config = Config.of(str(folder / "config.yaml")).changed(**changes)
+            with progress("predicting"):
+                result, found = predict(checkpoint, config, embeddings=options.embeddings, model=model)
+                write_npz(options.out, result)
     except KeyboardInterrupt:
         parser.exit(130, "\ninterrupted; nothing was written\n")
-    except (ValueError, OSError, ImportError, MemoryError) as error:
-        parser.exit(1, f"{error}\n")
     shapes = ", ".join(f"{name} {list(value.shape)}" for name, value in result.items())
     print(f"{options.out}: {shapes}")
     print(", ".join(f"{part} {100 * value:.2f} %" for part, value in found.items()) + f", by {checkpoint}")

@@ -7,13 +7,16 @@ network.
 """
 
 import argparse
+import sys
 import time
 from collections.abc import Sequence
 from typing import get_args
 
+from .config import parse_flags
 from .data.datasets import DATASETS, load
 from .data.graph import Graph
 from .data.partition import Method, partition
+from .utils.errors import reported
 from .utils.machine import readable
 from .utils.malloc import keep_freed_memory
 
@@ -35,7 +38,7 @@ def describe(graph: Graph) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
-        prog="python -m rest_triton.prepare", description="Prepare a data set and its clusters."
+        prog="python -m rest_triton.prepare", description="Prepare a data set and its clusters.", allow_abbrev=False
     )
     known = ", ".join(DATASETS)
     parser.add_argument("--dataset", required=True, help=f"{known}; synthetic:<shape>[@scale]; or the path of an .npz")
@@ -44,24 +47,25 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--num-parts", type=int, help="also divide it into so many clusters")
     parser.add_argument("--method", choices=get_args(Method), default="metis", help="how to divide it (default: metis)")
     parser.add_argument("--seed", type=int, default=0, help="of the division (default: 0)")
-    options = parser.parse_args(arguments)
+    options = argparse.Namespace(**parse_flags(parser, sys.argv[1:] if arguments is None else arguments))
     keep_freed_memory()
     try:
-        begin = time.perf_counter()
-        graph = load(options.dataset, options.root, split=options.split)
-        print(describe(graph))
-        print(f"  ready after {time.perf_counter() - begin:.1f} s")
-        if options.num_parts is not None:
-            begin = time.perf_counter()
-            print(
-                partition(graph, options.num_parts, method=options.method, seed=options.seed, root=options.root).describe()
-            )
-            print(f"  ready after {time.perf_counter() - begin:.1f} s")
+        with reported():
+            _prepare(options)
     except KeyboardInterrupt:
         parser.exit(130, "\ninterrupted; what was finished is kept\n")
-    except (ValueError, OSError, ImportError, MemoryError) as error:
-        # Expected ones say what to do; a traceback would hide it.
-        parser.exit(1, f"{error}\n")
+
+
+def _prepare(options: argparse.Namespace) -> None:
+    begin = time.perf_counter()
+    graph = load(options.dataset, options.root, split=options.split)
+    print(describe(graph))
+    print(f"  ready after {time.perf_counter() - begin:.1f} s")
+    if options.num_parts is not None:
+        begin = time.perf_counter()
+        clusters = partition(graph, options.num_parts, method=options.method, seed=options.seed, root=options.root)
+        print(clusters.describe())
+        print(f"  ready after {time.perf_counter() - begin:.1f} s")
 
 
 if __name__ == "__main__":

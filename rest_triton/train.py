@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .config import MODELS, Config, add_flags, flag, from_flags, parse_flags
-from .utils.errors import did_you_mean
+from .utils.errors import UserError, did_you_mean, reported
 from .utils.malloc import keep_freed_memory
 
 # Torch takes seconds to import, which a mistyped flag should not cost: what needs it is imported further down.
 if TYPE_CHECKING:
     from .nn import HistoryGNN
 
-EXPECTED = (ValueError, OSError, ImportError, MemoryError)  # they say what to do: no traceback
+EXPECTED = (ValueError, OSError, ImportError, MemoryError)  # of rest_triton.lab; commands use utils.errors.reported
 
 
 def _parser(program: str) -> argparse.ArgumentParser:
@@ -50,12 +50,12 @@ def resumed(path: Path, flags: dict[str, Any]) -> Config:
     folder = _folder(path)
     file = folder / "config.yaml"
     if not file.is_file():
-        raise ValueError(
+        raise UserError(
             f"{folder} is not the folder of a run: it has no config.yaml; name one, such as runs/products-gcn-gas-1"
         )
     for name in ("recipe", "run_dir"):
         if name in flags:
-            raise ValueError(f"{flag(name)} is for new runs: one that goes on has its settings and its folder; leave it out")
+            raise UserError(f"{flag(name)} is for new runs: one that goes on has its settings and its folder; leave it out")
     from .training.checkpoint import FREE
 
     before = Config.of(str(file))
@@ -63,12 +63,12 @@ def resumed(path: Path, flags: dict[str, Any]) -> Config:
     for name in flags:
         old, new = getattr(before, name), getattr(after, name)
         if old != new and name not in FREE:
-            raise ValueError(
+            raise UserError(
                 f"{flag(name)} is {new}, but {folder} was begun with {old}; of a run that goes on only "
                 f"{', '.join(flag(n) for n in sorted(FREE - {'run_dir'}))} can change: leave it out, or start a new run"
             )
     if (before.runs == 1) != (after.runs == 1):
-        raise ValueError(
+        raise UserError(
             f"--runs is {after.runs}, but {folder} was begun with {before.runs}; one run lies in the folder itself, several "
             "in folders of their own: leave it out, or start a new run"
         )
@@ -86,25 +86,24 @@ def main(arguments: Sequence[str] | None = None, model: "type[HistoryGNN] | None
         flags["model"] = model.__name__.lower()  # in names and reports; no recipe is for it
     folders = [] if resume is None else [_folder(resume)]  # of the run, once there is one
     try:
-        config, recipe = from_flags(flags) if resume is None else (resumed(resume, flags), None)
-        if model is None and config.model not in MODELS:
-            way_out = "" if resume is None else "; go on with a model of one's own by the program that began with it"
-            raise ValueError(f"model is {config.model!r}: {did_you_mean(config.model, MODELS)}{way_out}")
-        if print_config:
-            print(config.to_yaml(), end="")
-            return
-        keep_freed_memory()
-        from .training.run import train
+        with reported():
+            config, recipe = from_flags(flags) if resume is None else (resumed(resume, flags), None)
+            if model is None and config.model not in MODELS:
+                way_out = "" if resume is None else "; go on with a model of one's own by the program that began with it"
+                raise UserError(f"model is {config.model!r}: {did_you_mean(config.model, MODELS)}{way_out}")
+            if print_config:
+                print(config.to_yaml(), end="")
+                return
+            keep_freed_memory()
+            from .training.run import train
 
-        for line in config.idle(flags) if resume is None else ():
-            print(line)
-        if recipe is not None:
-            print(f"recipe {recipe}; --print-config shows it, flags change it")
-        train(config, model=model, resume=resume, command=f"{program} {shlex.join(arguments)}", began=folders.append)
+            for line in config.idle(flags) if resume is None else ():
+                print(line)
+            if recipe is not None:
+                print(f"recipe {recipe}; --print-config shows it, flags change it")
+            train(config, model=model, resume=resume, command=f"{program} {shlex.join(arguments)}", began=folders.append)
     except KeyboardInterrupt:
         parser.exit(130, f"\ninterrupted; {_advice(folders)}\n")
-    except EXPECTED as error:
-        parser.exit(1, f"{error}\n")
     except ArithmeticError as error:
         from .training.diagnosis import NotFinite
 

@@ -160,7 +160,7 @@ def test_editable_install(new_environment: Callable[[], Environment], source: Pa
     environment = new_environment()
     environment.pip("install", "-e", source)
     assert_works(environment.first_use(), source / "rest_triton", source)
-    assert (environment.bin / "rest-triton-kernels").exists()
+    assert (environment.bin / "rest-triton").exists()
 
 
 def test_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
@@ -168,7 +168,7 @@ def test_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     assert {name.split("/")[0].split("-")[0] for name in names} == {"rest_triton"}, "only rest_triton/ and its .dist-info"
     kernels = [p.relative_to(ROOT).as_posix() for p in (ROOT / "kernels").rglob("*.py")]
     assert {f"rest_triton/{name}" for name in kernels} <= set(names)
-    assert {"rest_triton/py.typed", "rest_triton/kernels/report.py", "rest_triton/kernels/gpu/__init__.py"} <= set(names)
+    assert {"rest_triton/py.typed", "rest_triton/kernels/gpu/__init__.py"} <= set(names)
 
 
 def test_installed_wheel_works(from_wheel: Environment, used_from_wheel: dict[str, Any]) -> None:
@@ -176,7 +176,7 @@ def test_installed_wheel_works(from_wheel: Environment, used_from_wheel: dict[st
     assert_works(used_from_wheel, package, from_wheel.folder)
     kernels = package / "kernels"
     assert not kernels.is_symlink()
-    assert (kernels / "cpu").is_dir() and (kernels / "gpu").is_dir() and (kernels / "report.py").is_file()
+    assert (kernels / "cpu").is_dir() and (kernels / "gpu").is_dir()
     assert (package / "py.typed").is_file()
     assert not (from_wheel.site / "kernels").exists()
 
@@ -187,11 +187,10 @@ def test_commands_are_installed(from_wheel: Environment) -> None:
         "for e in m.distribution('rest_triton').entry_points: print(e.name, callable(e.load()))"
     )
     found = from_wheel.python("-c", entries).split("\n")
-    names = ("doctor", "kernels", "lab", "plan", "predict", "prepare")
+    names = ("doctor", "lab", "plan", "predict", "prepare")
     commands = ["rest-triton", *(f"rest-triton-{name}" for name in names)]
     assert sorted(filter(None, found)) == [f"{command} True" for command in commands]
     assert (from_wheel.bin / "rest-triton").exists()
-    assert "--kernel" in from_wheel.run(from_wheel.bin / "rest-triton-kernels", "--help")
 
 
 def test_importing_the_ops_is_cheap(from_wheel: Environment, used_from_wheel: dict[str, Any]) -> None:

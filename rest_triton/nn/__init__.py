@@ -5,10 +5,12 @@ from .appnp import APPNP
 from .context import Context
 from .gcn import GCN
 from .gcnii import GCNII
+from .gin import GIN
 from .layers import build, parameter_groups
 from .model import HistoryGNN
+from .pna import PNA
 
-MODELS: dict[str, type[HistoryGNN]] = {"gcn": GCN, "appnp": APPNP, "gcnii": GCNII}
+MODELS: dict[str, type[HistoryGNN]] = {"gcn": GCN, "appnp": APPNP, "gcnii": GCNII, "gin": GIN, "pna": PNA}
 
 
 def model_named(name: str) -> type[HistoryGNN]:
@@ -17,4 +19,6 @@ def model_named(name: str) -> type[HistoryGNN]:
     return MODELS[name]
 
 
-__all__ = ["APPNP", "GCN", "GCNII", "MODELS", "Context", "HistoryGNN", "build", "model_named", "parameter_groups"]
+__all__ = [
+    "APPNP", "GCN", "GCNII", "GIN", "MODELS", "PNA", "Context", "HistoryGNN", "build", "model_named", "parameter_groups",
+]  # fmt: skip

@@ -16,7 +16,7 @@ from torch.nn import BatchNorm1d
 from ..history.table import Rows
 from ..kernels._hash import mix64
 from ..ops import activate, backend, gather_rows, halo_spmm, history_spmm
-from ..sampling.batch import Batch, PositionMaps
+from ..sampling.batch import Batch, Block, PositionMaps
 from . import norm as norms
 from .inputs import Inputs
 
@@ -78,9 +78,12 @@ class Context:
         self.feature_dropout = 0.0
         self._h: Tensor | None = None
         self._h0: Tensor | None = None
-        self._halo = batch.found
+        self.adj = inputs.adj if batch.adj is None else batch.adj
+        self.block = batch.block(-1)
+        self._halos: dict[tuple[int, int], Tensor] = {}  # of blocks, by their sizes
         self._halo_h: Tensor | None = None  # encoded features of the halo, computed instead of read
-        self._taken: dict[bool, Tensor] = {}  # position maps, by whether the halo is numbered by slots
+        # Position maps, by the number of rows entered and the halo that is numbered by slots.
+        self._taken: dict[tuple[int, tuple[int, int] | None, bool], tuple[Batch, Tensor]] = {}
         self._sources: dict[int, Rows] = {}
         self._recorded = False
         self._seeds = 0
@@ -88,10 +91,11 @@ class Context:
 
     def close(self) -> None:
         """Return the position maps: after backward."""
-        for by_slot, position in self._taken.items():
-            self.batch.restore_positions(position)
-            if by_slot:
-                position[self.halo] = ~self.halo.to(position.dtype)
+        for (_, slots, _), (entered, position) in self._taken.items():
+            entered.restore_positions(position)
+            if slots is not None:
+                halo = self._halos[slots]
+                position[halo] = ~halo.to(position.dtype)
             self.maps.give_back(position)
         self._taken = {}
 
@@ -107,6 +111,7 @@ class Context:
         if not self.inputs.exact_input:
             self.record(0, h)
         elif not self.whole_graph:
+            self.block = self.batch.block(0)
             outside = Batch(self.batch.num_nodes, nodes=self.halo, device=self.halo.device)
             # As in a refresh: batch statistics of its own rows, which leave no trace in the running ones.
             other = Context(
@@ -124,7 +129,7 @@ class Context:
 
     def enter(self, layer: int) -> None:
         """Begin a layer."""
-        self.layer, self._recorded = layer, False
+        self.layer, self._recorded, self.block = layer, False, self.batch.block(layer)
 
     def leave(self, h: Tensor) -> None:
         """End a layer: its output is recorded, if it was not, and becomes the input of the next."""
@@ -140,14 +145,21 @@ class Context:
 
     @property
     def h(self) -> Tensor:
-        """[R, D]: the input of the layer, for the rows of the batch."""
+        """[R, D]: the input of the layer, for the rows that it computes."""
+        return self._own(self._features() if self._h is None else self._h)
+
+    def _own(self, h: Tensor) -> Tensor:
+        return h[: len(self.block.rows)] if len(h) > len(self.block.rows) else h
+
+    def _input(self) -> Tensor:
+        """[S, D]: the input of the layer, for all rows that are there."""
         return self._features() if self._h is None else self._h
 
     @property
     def h0(self) -> Tensor:
-        """[R, D]: the encoded features of the batch's rows, before dropout."""
+        """[R, D]: the encoded features of the rows that the layer computes, before dropout."""
         assert self._h0 is not None, "the model does not encode features: it has no h0"
-        return self._h0
+        return self._own(self._h0)
 
     def release(self) -> None:
         """Free the input of the layer, which is not used any more: in a full batch it is as large as a table."""
@@ -165,7 +177,8 @@ class Context:
         narrow, wide = weight.shape
         if self.layer == 0 and not self.inputs.encodes:
             return self._probed("first layer", self._propagate_features_linear(weight))
-        first = narrow < wide and self._halo_rows is None and self.reader.transforms_first(self, wide, narrow)
+        may = narrow < wide and self._halo_rows is None and not self.block.narrows
+        first = may and self.reader.transforms_first(self, wide, narrow)
         z = self._transformed_first(weight) if first else F.linear(self.propagate(), weight)
         return self._probed("layer", z)
 
@@ -194,36 +207,69 @@ class Context:
         number = self.inputs.number(layer)
         if not self.recording or number is None:
             return
-        self.history.push(number, self.batch, h, self.step)
+        self.history.push(number, self.block.rows, h, self.step)
         if self.copies is not None and (kept := self.copies[number]) is not None:
-            into = kept.rows[self.copies_at : self.copies_at + len(self.batch)]
+            into = kept.rows[self.copies_at : self.copies_at + len(self.block.rows)]
             self.streams.submit(self.streams.current, lambda: into.copy_(h.detach()), writes=[kept.resource])
 
     # Where rows are.
 
     @property
     def halo(self) -> Tensor:
-        """int64[H]: the neighbours of the batch that are not in it."""
-        if self._halo is None:
-            nothing = torch.empty(0, dtype=torch.int64, device=self.inputs.device)
-            self._halo = nothing if self.whole_graph else self.batch.halo(self.inputs.adj)
-        return self._halo
+        """int64[H]: the neighbours of the rows that the layer computes, outside of the rows of its input."""
+        return self._halo_of(self.block)
 
-    def position(self, *, by_slot: bool = False) -> Tensor:
-        """int32[N]: the position map of the batch. by_slot: the halo's rows are numbered as in ``halo``, else by node."""
-        by_slot = by_slot and not self.whole_graph
-        if by_slot not in self._taken:
-            halo = self.halo if by_slot else None
-            position = self._taken[by_slot] = self.maps.take()
-            self.batch.write_positions(position)
+    def _halo_of(self, block: Block) -> Tensor:
+        sizes = len(block.rows), len(block.source)
+        if sizes not in self._halos:
+            nothing = torch.empty(0, dtype=torch.int64, device=self.inputs.device)
+            self._halos[sizes] = nothing if self.whole_graph else block.halo(self.adj)
+        return self._halos[sizes]
+
+    def position(self, *, by_slot: bool = False, of_result: bool = False, joined: bool = False) -> Tensor:
+        """int32[N]: the position map of the rows of the layer's input.
+
+        by_slot: the halo's rows are numbered as in ``halo``, else by node. joined: they follow the input's rows in x.
+        of_result: the map of the rows that the layer computes.
+        """
+        entered = self.block.rows if of_result else self.block.source
+        slots = (len(self.block.rows), len(self.block.source)) if (by_slot or joined) and not self.whole_graph else None
+        key = len(entered), slots, joined and slots is not None
+        if key not in self._taken:
+            halo = None if slots is None else self.halo
+            position = self.maps.take()
+            self._taken[key] = entered, position
+            entered.write_positions(position)
             if halo is not None:
-                position[halo] = ~torch.arange(halo.numel(), dtype=torch.int32, device=position.device)
-        return self._taken[by_slot]
+                numbers = torch.arange(halo.numel(), dtype=torch.int32, device=position.device)
+                position[halo] = numbers + len(entered) if joined else ~numbers
+        return self._taken[key][1]
 
     @property
     def _halo_rows(self) -> Tensor | None:
         """The halo's rows of the layer's input, where they were computed in this forward."""
         return self._halo_h if self.layer == 0 else None
+
+    def neighbourhood(self) -> Tensor:
+        """[S + H, D]: the layer's input for all rows that are there, then for the halo."""
+        h = self._input()
+        if self.whole_graph or self.halo.numel() == 0:
+            return h
+        return torch.cat([h, self._halo_input().to(h.dtype)])
+
+    def _halo_input(self) -> Tensor:
+        """[H, D]: the layer's input for the halo."""
+        if self._halo_rows is not None:
+            return self._halo_rows
+        source = self.source()
+        if source is None:
+            return self._drop_features(self.inputs.features.gather(self.halo), self.halo)
+
+        def rows() -> Tensor:
+            # A buffer is filled again while backward may still read these rows: they are copied.
+            return gather_rows(source.rows, self.halo) if source.in_place else source.rows.clone()
+
+        return self.streams.submit(self.streams.current, rows, reads=[source.resource])
 
     def source(self) -> Rows | None:
         """Where the layer's input of nodes outside of the batch is read; None if there are no such nodes."""
@@ -234,12 +280,13 @@ class Context:
             return pulled
         if backend.debugging() and number not in self._sources:
             self.history.refuse_unwritten(number, self.halo)
-        return self._pull(number)
+        return self._pull(number, self.block)
 
-    def _pull(self, number: int) -> Rows:
+    def _pull(self, number: int, block: Block) -> Rows:
         if number not in self._sources:
-            in_place = self.history.tables[number].in_place
-            self._sources[number] = self.history.pull(number, self.halo[:0] if in_place else self.halo)
+            table = self.history.tables[number]
+            far = None if table.in_place else self._halo_of(block)
+            self._sources[number] = Rows(table.rows, table.resource, True) if far is None else self.history.pull(number, far)
         return self._sources[number]
 
     def _prefetch(self) -> None:
@@ -247,7 +294,7 @@ class Context:
         number = self.inputs.number(self.layer + 1)
         if number is not None and not self.whole_graph and self.pulled is None:
             if number < len(self.history.tables) - int(self.refreshing):
-                self._pull(number)
+                self._pull(number, self.batch.block(self.layer + 1))
 
     def aggregate(self, *, residual: Tensor | None = None, alpha: float = 0.0, **options: Any) -> Tensor:
         """:meth:`propagate` by histories: rows in the batch are fresh, all others come from the table.
@@ -255,22 +302,24 @@ class Context:
         ``options`` are those of :func:`history_spmm`, for methods that need more of it.
         """
         options = self.edges() | dict(residual=residual, alpha=alpha) | options
-        adj, rows = self.inputs.adj, self.batch.rows
+        adj, rows, h = self.adj, self.block.rows.rows, self._input()
         if self._halo_rows is not None:
-            return halo_spmm(adj, rows, self.halo, self.position(by_slot=True), self.h, self._halo_rows, **options)
+            return halo_spmm(adj, rows, self.halo, self.position(by_slot=True), h, self._halo_rows, **options)
+        if self.block.narrows:
+            options |= dict(x_rows=self.block.source.rows, row_position=self.position(of_result=True))
         source = self.source()
         self._prefetch()
         position = self.position(by_slot=source is not None and not source.in_place)
         table = None if source is None else source.rows
         return self.streams.submit(
             self.streams.current,
-            lambda: history_spmm(adj, rows, position, self.h, table, **options),
+            lambda: history_spmm(adj, rows, position, h, table, **options),
             reads=[] if source is None else [source.resource],
         )
 
     def _transformed_first(self, weight: Tensor) -> Tensor:
         """``A (h W^T)``: the halo's rows are multiplied, too."""
-        source, h = self.source(), self.h
+        source, h = self.source(), self._input()
         if source is None:
             outside = h.new_empty(0, weight.shape[0])
         else:
@@ -282,13 +331,14 @@ class Context:
             outside = self.streams.submit(self.streams.current, transform, reads=[source.resource])
         inside, position = F.linear(h, weight), self.position(by_slot=True)
         outside = outside.to(inside.dtype)
-        return halo_spmm(self.inputs.adj, self.batch.rows, self.halo, position, inside, outside, **self.edges())
+        return halo_spmm(self.adj, self.batch.rows, self.halo, position, inside, outside, **self.edges())
 
     # Features.
 
     def _features(self) -> Tensor:
-        """[R, F]: the features of the batch's rows, some of them dropped in training."""
-        return self._drop_features(self.inputs.features.take(self.batch), self.batch.rows)
+        """[S, F]: the features of the rows of the layer's input, some of them dropped in training."""
+        batch = self.block.source if self.layer >= 0 else self.block.rows
+        return self._drop_features(self.inputs.features.take(batch), batch.rows)
 
     def _drop_features(self, x: Tensor, rows: Tensor) -> Tensor:
         if self.feature_dropout == 0.0 or not self.training:
@@ -300,24 +350,24 @@ class Context:
 
     def _propagate_features(self) -> Tensor:
         """[R, F]: the aggregate of the features. Where nothing is dropped it was computed once for the graph."""
-        inputs, rows = self.inputs, self.batch.rows
+        inputs, rows = self.inputs, self.block.rows.rows
         if self.feature_dropout > 0.0 and self.training:
             inside, outside = self._features(), self._drop_features(inputs.features.gather(self.halo), self.halo)
-            return history_spmm(inputs.adj, rows, self.position(by_slot=True), inside, outside, **self.edges())
-        if self.edge_dropout > 0.0:
-            return history_spmm(inputs.adj, rows, inputs.outside(), None, inputs.features.rows, **self.edges())
-        return self.batch.take(inputs.aggregated())
+            return history_spmm(self.adj, rows, self.position(by_slot=True), inside, outside, **self.edges())
+        if self.edge_dropout > 0.0 or self.batch.adj is not None:
+            return history_spmm(self.adj, rows, inputs.outside(), None, inputs.features.rows, **self.edges())
+        return self.block.rows.take(inputs.aggregated())
 
     def _propagate_features_linear(self, weight: Tensor) -> Tensor:
         inputs, wide = self.inputs, self.inputs.features.width
         if self.feature_dropout == 0.0 or not self.training:
             return F.linear(self._propagate_features(), weight)
-        if not inputs.transforms_first(self.batch, self.halo, wide, weight.shape[0]):
+        if self.block.narrows or not inputs.transforms_first(self.batch, self.halo, wide, weight.shape[0]):
             return F.linear(self._propagate_features(), weight)
         inside, outside = self._features(), self._drop_features(inputs.features.gather(self.halo), self.halo)
         inside, outside = F.linear(inside, weight), F.linear(outside, weight)
         position = self.position(by_slot=True)
-        return halo_spmm(inputs.adj, self.batch.rows, self.halo, position, inside, outside, **self.edges())
+        return halo_spmm(self.adj, self.batch.rows, self.halo, position, inside, outside, **self.edges())
 
     # Activations.
 
@@ -329,7 +379,8 @@ class Context:
         options: dict[str, Any] = dict(
             relu=relu, dropout=dropout, seed=self.next_seed() if dropout > 0 else 0, moments=moments
         )
-        rows = self.batch.rows
+        batch = self.block.rows
+        rows = batch.rows
         table = self._table(layer) if layer is not None and self.recording else None
         if table is None or layer is None:
             return self._probed("activation", activate(h, scale, shift, rows=rows, **options))
@@ -337,14 +388,14 @@ class Context:
 
             def write() -> Tensor:
                 y = activate(h, scale, shift, rows=rows, history=table.rows, **options)
-                table.mark_written(self.batch, self.step)
+                table.mark_written(batch, self.step)
                 return y
 
             y = self.streams.submit(self.streams.current, write, writes=[table.resource])
             return self._probed("activation", y)
         # Far away: the rows are laid down here, in the table's dtype, and leave on a stream of their own.
         before_dropout = torch.empty(h.shape, dtype=table.rows.dtype, device=h.device)
-        each = torch.arange(len(self.batch), device=h.device)
+        each = torch.arange(len(batch), device=h.device)
         y = activate(h, scale, shift, rows=rows, history=before_dropout, history_rows=each, **options)
         self.record(layer, before_dropout)
         return self._probed("activation", y)

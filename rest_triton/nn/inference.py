@@ -16,7 +16,7 @@ from torch import Tensor
 from ..history.history import History
 from ..history.streams import Resource
 from ..history.table import Rows, Table
-from ..ops import history_spmm
+from ..ops import gather_rows, history_spmm
 from ..ops.memory import new_rows
 from ..sampling.batch import Batch, PositionMaps
 from .context import Context, Reader
@@ -94,6 +94,20 @@ class LayerwiseContext(Context):
             return self.batch.take(source.rows).float() if source.in_place else source.rows.to(torch.float32, copy=True)
 
         return self.streams.submit(self.streams.current, read, reads=[source.resource])
+
+    def _halo_input(self) -> Tensor:
+        place = self.places[self.layer]
+        if place is None:
+            return self.inputs.features.gather(self.halo)
+        source = place.history.pull(place.number, self.halo)
+
+        def read() -> Tensor:
+            return gather_rows(source.rows, self.halo) if source.in_place else source.rows.clone()
+
+        return self.streams.submit(self.streams.current, read, reads=[source.resource]).float()
+
+    def _input(self) -> Tensor:
+        return self.h
 
     def propagate(self, *, residual: Tensor | None = None, alpha: float = 0.0) -> Tensor:
         place = self.places[self.layer]

@@ -60,6 +60,7 @@ class Inputs:
     statistics: Resource = field(default_factory=lambda: Resource("running statistics"))
     _aggregated: Tensor | None = field(default=None, repr=False)
     _outside: Tensor | None = field(default=None, repr=False)
+    _mean_log_degree: Tensor | None = field(default=None, repr=False)
 
     @property
     def device(self) -> torch.device:
@@ -86,6 +87,12 @@ class Inputs:
             nodes = torch.arange(self.adj.num_nodes, device=self.device)
             self._aggregated = history_spmm(self.adj, nodes, self.outside(), None, self.features.rows)
         return self._aggregated
+
+    def mean_log_degree(self) -> Tensor:
+        """The mean over all nodes of ``log(degree + 1)``."""
+        if self._mean_log_degree is None:
+            self._mean_log_degree = (self.adj.rowptr.diff() + 1).log().mean().clamp_min(1e-6)
+        return self._mean_log_degree
 
     def outside(self) -> Tensor:
         """The position map without a batch: the row of every node is its own row of a table."""

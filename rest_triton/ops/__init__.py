@@ -9,8 +9,8 @@ Tensors in ordinary memory are handled by the Numba kernels, tensors on a GPU by
 from .activate import activate, activate_definition
 from .adjacency import Adjacency
 from .backend import debug, use_backend
-from .fresh import halo_spmm
 from .halo import halo, halo_definition
+from .halo_spmm import halo_spmm
 from .moments import column_moments, column_moments_definition
 from .rows import gather_rows, gather_rows_definition, scatter_rows, scatter_rows_definition
 from .spmm import history_spmm, history_spmm_definition

@@ -24,6 +24,8 @@ def history_spmm_definition(
     edge_dropout: float = 0.0,
     seed: int = 0,
     grad_history: Tensor | None = None,
+    x_rows: Tensor | None = None,
+    row_position: Tensor | None = None,
     dtype: torch.dtype | None = None,
 ) -> Tensor:
     """What :func:`history_spmm` means, in plain torch. Also takes float64."""
@@ -33,8 +35,9 @@ def history_spmm_definition(
     width = next(t for t in (x, history) if t is not None).shape[1]
     if grad_history is not None and x is not None and adj.reverse is not None:
         outside = history_spmm_definition(
-            adj.reverse, rows, position, None, grad_history, edge_dropout=edge_dropout, seed=seed, dtype=precision
-        )
+            adj.reverse, rows if x_rows is None else x_rows, position if row_position is None else row_position, None,
+            grad_history, edge_dropout=edge_dropout, seed=seed, dtype=precision,
+        )  # fmt: skip
         # They are gradients of the result, in which the aggregate counts (1 - alpha) like everyone's.
         x = _AddToGradient.apply(x, outside if residual is None else (1 - alpha) * outside)
 
@@ -102,6 +105,8 @@ def history_spmm(
     edge_dropout: float = 0.0,
     seed: int = 0,
     grad_history: Tensor | None = None,
+    x_rows: Tensor | None = None,
+    row_position: Tensor | None = None,
     dtype: torch.dtype | None = None,
 ) -> Tensor:
     r"""Aggregate over all neighbours of ``rows``: fresh rows from ``x``, the others from ``history``.
@@ -118,12 +123,15 @@ def history_spmm(
         rows: int64[R], the nodes to compute, distinct.
         position: int32[N], where each node's row is read from. By default ``~node``; ``i`` for the node at row i of x.
             It must stay as it is until backward has run.
-        x: [R, D] in-batch rows, differentiable. For its gradient ``position[rows[i]] == i``: the batch's rows are x's rows.
+        x: [X, D] in-batch rows, differentiable. For its gradient ``position[x_rows[i]] == i``.
         history: [H, D], any number of rows, never differentiated. In pinned host memory it is read by the GPU directly.
         residual: [R, D], differentiable, mixed in with ``alpha``.
         edge_dropout: each edge is left out with this probability, by a hash of (seed, edge), and the others scaled up.
         grad_history: [H, D] historical gradients of the result for nodes out of the batch, read through ``position``
             in backward.
+        x_rows: int64[X], the nodes whose rows x holds. Default: ``rows``.
+        row_position: int32[N], the position map of ``rows``, which backward reads gradients through. Default: ``position``.
+            Give both where a layer computes fewer rows than it reads.
         dtype: of the result. Default: x's, or float32 without x.
 
     x, history, residual: float32, bfloat16 or float16, each its own. Returns: [R, D].
@@ -134,11 +142,11 @@ def history_spmm(
         position[rows] = torch.arange(len(rows), dtype=torch.int32)  # enter the batch
         z = history_spmm(adj, rows, position, h, table)
     """
-    _check_arguments(adj, rows, position, x, history, residual, edge_dropout, grad_history, dtype)
+    _check_arguments(adj, rows, position, x, history, residual, edge_dropout, grad_history, x_rows, row_position, dtype)
     if backend.runs_definition():
         return history_spmm_definition(
             adj, rows, position, x, history, residual=residual, alpha=alpha, edge_dropout=edge_dropout, seed=seed,
-            grad_history=grad_history, dtype=dtype,
+            grad_history=grad_history, x_rows=x_rows, row_position=row_position, dtype=dtype,
         )  # fmt: skip
     reverse = adj.reverse
     return _spmm(
@@ -146,7 +154,8 @@ def history_spmm(
         None if reverse is None else reverse.rowptr, None if reverse is None else reverse.col,
         None if reverse is None else reverse.edge_id, *((None, None, 0) if reverse is None else reverse.hubs),
         adj.row_scale, adj.col_scale, adj.edge_weight, rows, position, x, history, residual, grad_history,
-        1.0 if residual is None else 1.0 - alpha, alpha, edge_dropout, seed, _result_dtype(x, torch.float32, dtype),
+        x_rows, row_position, 1.0 if residual is None else 1.0 - alpha, alpha, edge_dropout, seed,
+        _result_dtype(x, torch.float32, dtype),
     )  # fmt: skip
 
 
@@ -159,12 +168,21 @@ def _check_arguments(
     residual: Tensor | None,
     edge_dropout: float,
     grad_history: Tensor | None,
+    x_rows: Tensor | None,
+    row_position: Tensor | None,
     dtype: torch.dtype | None,
 ) -> None:
     floats = (*check.ROW_DTYPES, torch.float64) if backend.runs_definition() else check.ROW_DTYPES
     check.tensor("rows", rows, (torch.int64,), 1)
     check.tensor("position", position, (torch.int32,), 1)
     check.size("position", position, 0, adj.num_nodes, "the number of nodes")
+    if (x_rows is None) != (row_position is None):
+        raise ValueError("x_rows and row_position belong together: one is given without the other, pass both or none")
+    if x_rows is not None and row_position is not None:
+        check.tensor("x_rows", x_rows, (torch.int64,), 1)
+        check.tensor("row_position", row_position, (torch.int32,), 1)
+        check.size("row_position", row_position, 0, adj.num_nodes, "the number of nodes")
+        check.device("row_position", row_position, rows.device)
     if x is None and history is None:
         raise ValueError("x and history are both None; there is nothing to aggregate, pass one of them")
     if dtype is not None and dtype not in floats:
@@ -188,7 +206,8 @@ def _check_arguments(
         check.size("residual", residual, 0, rows.shape[0], "one per row")
     check.no_gradient("history", history, "history rows are constants: gradients do not flow into the past")
     if x is not None and x.requires_grad and torch.is_grad_enabled() and not backend.runs_definition():
-        check.size("x", x, 0, rows.shape[0], "one per row: backward reads gradients through the same position map")
+        inputs = rows if x_rows is None else x_rows
+        check.size("x", x, 0, inputs.shape[0], "one per row that it holds; name them with x_rows where they are not rows")
         if adj.reverse is None:
             raise ValueError(
                 "x requires a gradient but adj has no reverse; use adj.undirected() if every edge is there both ways, "
@@ -197,10 +216,12 @@ def _check_arguments(
         if adj.reverse.edge_id is None and (edge_dropout > 0 or adj.edge_weight is not None):
             raise ValueError("edge_dropout and edge_weight need to know the mirror of each edge; use adj.with_reverse()")
     if backend.debugging():
-        _check_values(adj, rows, position, x, history)
+        _check_values(adj, rows, position, x, history, rows if x_rows is None else x_rows)
 
 
-def _check_values(adj: Adjacency, rows: Tensor, position: Tensor, x: Tensor | None, history: Tensor | None) -> None:
+def _check_values(
+    adj: Adjacency, rows: Tensor, position: Tensor, x: Tensor | None, history: Tensor | None, x_rows: Tensor
+) -> None:
     check.in_range("rows", rows, 0, adj.num_nodes, "the node ids")
     check.unique("rows", rows)
     degree = adj.rowptr[rows + 1] - adj.rowptr[rows]
@@ -209,8 +230,8 @@ def _check_values(adj: Adjacency, rows: Tensor, position: Tensor, x: Tensor | No
     # Positions of nodes that no row has as a neighbour are never read and may be anything.
     if x is not None:
         check.in_range("position", read[read >= 0], 0, x.shape[0], "the rows of x, for nodes in the batch")
-        if x.requires_grad and not torch.equal(position[rows].long(), torch.arange(len(rows), device=rows.device)):
-            raise ValueError("x requires a gradient, but position[rows[i]] is not i for every row; enter the batch first")
+        if x.requires_grad and not torch.equal(position[x_rows].long(), torch.arange(len(x_rows), device=rows.device)):
+            raise ValueError("x requires a gradient, but position[x_rows[i]] is not i for every row; enter the batch first")
     if history is not None:
         check.in_range("position", read[read < 0], -history.shape[0], 0, "-1 - row of history, for nodes out of the batch")
 
@@ -222,6 +243,7 @@ def _spmm_kernel(
     back_hub_node: Tensor | None, back_hub_first: Tensor | None, back_hub_segments: int,
     row_scale: Tensor | None, col_scale: Tensor | None, edge_weight: Tensor | None, rows: Tensor, position: Tensor,
     x: Tensor | None, history: Tensor | None, residual: Tensor | None, grad_history: Tensor | None,
+    x_rows: Tensor | None, row_position: Tensor | None,
     scale: float, alpha: float, edge_dropout: float, seed: int, dtype: torch.dtype,
 ) -> Tensor:  # fmt: skip
     x, history, residual = row_major(x), row_major(history), row_major(residual)
@@ -236,8 +258,8 @@ def _spmm_kernel(
     return out
 
 
-def _spmm_fake(rowptr: Tensor, *args: Any) -> Tensor:
-    rows, x, history, dtype = args[14], args[16], args[17], args[-1]
+def _spmm_fake(*args: Any) -> Tensor:
+    rows, x, history, dtype = (args[_AT[name]] for name in ("rows", "x", "history", "dtype"))
     width = (x if x is not None else history).shape[1]
     return torch.empty(rows.shape[0], width, dtype=dtype, device=rows.device)
 
@@ -263,8 +285,8 @@ _spmm = define(
     "history_spmm(Tensor rowptr, Tensor col, Tensor? edge_id, Tensor? hub_node, Tensor? hub_first, SymInt hub_segments, "
     "Tensor? back_rowptr, Tensor? back_col, Tensor? back_edge_id, Tensor? back_hub_node, Tensor? back_hub_first, "
     "SymInt back_hub_segments, Tensor? row_scale, Tensor? col_scale, Tensor? edge_weight, Tensor rows, Tensor position, "
-    "Tensor? x, Tensor? history, Tensor? residual, Tensor? grad_history, float scale, float alpha, float edge_dropout, "
-    "SymInt seed, ScalarType dtype) -> Tensor",
+    "Tensor? x, Tensor? history, Tensor? residual, Tensor? grad_history, Tensor? x_rows, Tensor? row_position, "
+    "float scale, float alpha, float edge_dropout, SymInt seed, ScalarType dtype) -> Tensor",
     _spmm_kernel,
     _spmm_fake,
 )
@@ -276,45 +298,51 @@ _edge_grad = define(
 )
 
 
+#: Where each argument of the op stands, by its name in the schema.
+_AT = {argument.name: number for number, argument in enumerate(_spmm._schema.arguments)}
+_SAVED = (
+    "rowptr", "col", "edge_id", "hub_node", "hub_first", "back_rowptr", "back_col", "back_edge_id", "back_hub_node",
+    "back_hub_first", "row_scale", "col_scale", "edge_weight", "rows", "position", "x", "history", "grad_history", "x_rows",
+    "row_position",
+)  # fmt: skip
+
+
 def _setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
-    graph, (row_scale, col_scale, edge_weight, rows, position, x, history, residual, grad_history), options = (
-        inputs[:12], inputs[12:21], inputs[21:],
-    )  # fmt: skip
-    # Rows are needed again only to differentiate for the weights of edges.
-    for_weights = edge_weight is not None and edge_weight.requires_grad
-    ctx.save_for_backward(
-        *(t for n, t in enumerate(graph) if n not in (5, 11)), row_scale, col_scale, edge_weight, rows, position,
-        x if for_weights else None, history if for_weights else None, grad_history,
-    )  # fmt: skip
-    ctx.segments, ctx.back_segments = graph[5], graph[11]
-    ctx.options = options
-    ctx.x_dtype = None if x is None else x.dtype
-    ctx.residual_dtype = None if residual is None else residual.dtype
+    given = dict(zip(_AT, inputs, strict=True))
+    ctx.x_dtype, ctx.residual_dtype = (None if given[name] is None else given[name].dtype for name in ("x", "residual"))
+    weight = given["edge_weight"]
+    if weight is None or not weight.requires_grad:  # only the gradient of edge weights reads the rows again
+        given |= {"x": None, "history": None}
+    ctx.save_for_backward(*(given[name] for name in _SAVED))
+    ctx.values = {name: value for name, value in given.items() if name not in _SAVED and name != "residual"}
 
 
 def _backward(ctx: Any, grad: Tensor) -> tuple:
-    (
-        rowptr, col, edge_id, hub_node, hub_first, back_rowptr, back_col, back_edge_id, back_hub_node, back_hub_first,
-        row_scale, col_scale, edge_weight, rows, position, x, history, grad_history,
-    ) = ctx.saved_tensors  # fmt: skip
-    scale, alpha, edge_dropout, seed, _ = ctx.options
-    needs = ctx.needs_input_grad
-    grad_weight = grad_x = grad_residual = None
-    if needs[14]:
-        grad_weight = _edge_grad(
-            rowptr, col, edge_id, row_scale, col_scale, rows, position, x, history, grad, scale, edge_dropout, seed
-        )
-    if needs[17]:
-        # The same op on the reverse graph: rows and columns, and their scales, change places.
-        grad_x = _spmm(
-            back_rowptr, back_col, back_edge_id, back_hub_node, back_hub_first, ctx.back_segments,
-            rowptr, col, edge_id, hub_node, hub_first, ctx.segments,
-            col_scale, row_scale, edge_weight, rows, position, grad, grad_history, None, None,
-            scale, 0.0, edge_dropout, seed, ctx.x_dtype,
+    t: dict[str, Any] = dict(zip(_SAVED, ctx.saved_tensors, strict=True)) | ctx.values
+    needs = {name: ctx.needs_input_grad[number] for name, number in _AT.items()}
+    gradients: dict[str, Tensor] = {}
+    if needs["edge_weight"]:
+        gradients["edge_weight"] = _edge_grad(
+            t["rowptr"], t["col"], t["edge_id"], t["row_scale"], t["col_scale"], t["rows"], t["position"], t["x"],
+            t["history"], grad, t["scale"], t["edge_dropout"], t["seed"],
         )  # fmt: skip
-    if needs[19]:
-        grad_residual = (alpha * grad).to(ctx.residual_dtype)
-    return (*[None] * 14, grad_weight, None, None, grad_x, None, grad_residual, *[None] * 6)
+    if needs["x"]:
+        # The same op on the reverse graph: rows and columns, their scales and their position maps change places.
+        swapped = {name: t[f"back_{name}"] for name in _GRAPH} | {f"back_{name}": t[name] for name in _GRAPH}
+        apart = t["x_rows"] is not None
+        swapped |= dict(
+            row_scale=t["col_scale"], col_scale=t["row_scale"], edge_weight=t["edge_weight"], x=grad,
+            rows=t["x_rows"] if apart else t["rows"], position=t["row_position"] if apart else t["position"],
+            x_rows=t["rows"] if apart else None, row_position=t["position"] if apart else None,
+            history=t["grad_history"], residual=None, grad_history=None, scale=t["scale"], alpha=0.0,
+            edge_dropout=t["edge_dropout"], seed=t["seed"], dtype=ctx.x_dtype,
+        )  # fmt: skip
+        gradients["x"] = _spmm(*(swapped[name] for name in _AT))
+    if needs["residual"]:
+        gradients["residual"] = (t["alpha"] * grad).to(ctx.residual_dtype)
+    return tuple(gradients.get(name) for name in _AT)
 
+
+_GRAPH = ("rowptr", "col", "edge_id", "hub_node", "hub_first", "hub_segments")
 
 differentiate(_spmm, _setup_context, _backward)

@@ -19,7 +19,7 @@ CPU = torch.device("cpu")
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """A set of nodes whose embeddings are computed together.
+    """Nodes that are computed together.
 
     Args:
         num_nodes: of the whole graph.
@@ -28,6 +28,10 @@ class Batch:
         clusters: which clusters they are, if they are.
         device: where ``rows`` lie.
         found: its halo, where that was found before (:meth:`with_halo`).
+        counts: the number of rows of the input of every layer, and of the result, where they differ. Each layer's rows are
+            the first of ``nodes``, so the targets come first. None: all rows in every layer.
+        adj: the adjacency of this batch, where it is not the graph's: a sampled or renormalised one, with the same nodes.
+        weight: float32[R], of each row's loss: the loss is then the weighted sum instead of the mean.
 
     Made by :class:`ClusterLoader` or :func:`node_batch`.
     """
@@ -38,6 +42,9 @@ class Batch:
     clusters: tuple[int, ...] = ()
     device: torch.device = CPU
     found: Tensor | None = None
+    counts: tuple[int, ...] | None = None
+    adj: Adjacency | None = None
+    weight: Tensor | None = None
 
     def __len__(self) -> int:
         if self.ranges is not None:
@@ -56,13 +63,27 @@ class Batch:
             torch.arange(begin, end, out=rows[at : at + end - begin])
         return rows
 
+    def block(self, layer: int) -> "Block":
+        """What a layer computes, counted from 0; of layer -1 the rows whose features are encoded."""
+        if self.counts is None:
+            return Block(self, self)
+        return Block(self._first(self.counts[layer + 1]), self._first(self.counts[max(layer, 0)]))
+
+    def _first(self, count: int) -> "Batch":
+        if count == len(self):
+            return replace(self, counts=None)
+        assert self.nodes is not None, "rows that differ from layer to layer are listed by id"
+        return Batch(self.num_nodes, nodes=self.nodes[:count], device=self.device, adj=self.adj)
+
     def on(self, device: torch.device | str) -> "Batch":
         """The same batch with its rows on another device."""
         device = torch.device(device)
         if device == self.device:
             return self
-        nodes, found = (None if t is None else t.to(device, non_blocking=True) for t in (self.nodes, self.found))
-        return replace(self, nodes=nodes, device=device, found=found)
+        nodes, found, weight = (
+            None if t is None else t.to(device, non_blocking=True) for t in (self.nodes, self.found, self.weight)
+        )
+        return replace(self, nodes=nodes, device=device, found=found, weight=weight)
 
     def halo(self, adj: Adjacency) -> Tensor:
         """int64[H]: the neighbours of the batch that are not in it, distinct and ascending."""
@@ -103,6 +124,26 @@ class Batch:
         for begin, end in self.ranges:
             yield at, begin, end
             at += end - begin
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """The rows of one layer: those it computes, and those of its input. The former are the first of the latter."""
+
+    rows: Batch
+    source: Batch
+
+    @property
+    def narrows(self) -> bool:
+        """Whether the layer computes fewer rows than it reads."""
+        return len(self.rows) < len(self.source)
+
+    def halo(self, adj: Adjacency) -> Tensor:
+        """int64[H]: the neighbours of the computed rows that are not rows of the input, distinct and ascending."""
+        if not self.narrows:
+            return self.rows.halo(adj)
+        outside = self.rows.halo(adj)
+        return outside[~torch.isin(outside, self.source.rows)]
 
 
 def node_batch(nodes: Tensor, num_nodes: int) -> Batch:

@@ -8,24 +8,23 @@
 CRC-32 of all that (4 bytes)
 """
 
-import glob
 import io
 import json
-import os
 import re
 import shlex
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from ..config import Config
+from ..config import Config, with_new_names
 from ..history import file as tables_file
 from ..history.history import History
+from ..utils.errors import UserError
+from ..utils.files import sync_folder
+from ..utils.files import write_whole as write_whole
 
 MAGIC = b"rest_triton checkpoint 1\n"
 KEPT = 2  # checkpoints of epochs: should the last one be damaged, there is the one before
@@ -34,7 +33,7 @@ FREE = {"root", "epochs", "runs", "device", "run_dir", "profile", "history", "sa
 FREE |= {"eval_every", "error_every", "checkpoint_every"}
 
 
-class Unusable(ValueError):
+class Unusable(UserError):
     """A checkpoint that cannot be used. The message says which, why, and what can be used instead."""
 
 
@@ -48,46 +47,6 @@ def write(path: Path, state: dict[str, Any], config: Config, fingerprint: str) -
     for piece in pieces:
         checksum = zlib.crc32(piece, checksum)
     write_whole(path, *pieces, checksum.to_bytes(4, "little"))
-
-
-def write_whole(path: Path, *pieces: Any) -> None:
-    """A file with these bytes, by way of a temporary one: readers see the old one or the new one."""
-    with _prepared(path):
-        scratch = path.with_name(f"{path.name}.partial-{os.getpid()}")
-        try:
-            with open(scratch, "wb") as file:
-                for piece in pieces:
-                    file.write(piece)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(scratch, path)
-        finally:
-            scratch.unlink(missing_ok=True)
-        sync_folder(path.parent)
-
-
-@contextmanager
-def _prepared(path: Path) -> Iterator[None]:
-    """Room for a file that is written within: its folder is there, what a process that was killed left of it is not. What
-    fails names the file, which a full disk does not."""
-    if not path.parent.is_dir():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        sync_folder(path.parent.parent)
-    _remove_remains(path.parent, glob.escape(path.name))
-    try:
-        yield
-    except OSError as error:
-        error.filename = error.filename or str(path)
-        raise
-
-
-def sync_folder(folder: Path) -> None:
-    """Names in a folder are durable only when the folder itself is."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def read(path: Path, config: Config | None = None, fingerprint: str | None = None) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -111,8 +70,8 @@ def _read(path: Path, config: Config | None, fingerprint: str | None) -> tuple[d
     length = int.from_bytes(data[len(MAGIC) : begin], "little")
     try:
         header = json.loads(bytes(data[begin : begin + length]))
-        settings, of = dict(header["config"]), str(header["fingerprint"])
-    except (ValueError, KeyError, TypeError) as error:
+        settings, of = with_new_names(header["config"]), str(header["fingerprint"])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise Unusable(f"{path} does not say what run it is of ({error!r})") from None
     if fingerprint is not None and of != fingerprint:
         raise Unusable(f"{path} is of another graph than this run's, or of other clusters of it")
@@ -168,9 +127,9 @@ def tables_path(path: Path) -> Path:
 def write_tables(path: Path, store: History, step: int) -> None:
     """The tables that belong to a checkpoint, beside it; a copy also of tables on disk, for those go on changing."""
     store.streams.finish()
-    with _prepared(tables_path(path)):
-        tables_file.save(store, tables_path(path), step)
-        sync_folder(path.parent)  # their name is durable before the checkpoint's is
+    path.parent.mkdir(parents=True, exist_ok=True)
+    tables_file.save(store, tables_path(path), step)
+    sync_folder(path.parent)  # their name is durable before the checkpoint's is
 
 
 def read_tables(path: Path, store: History, step: int) -> bool:
@@ -202,10 +161,10 @@ def remove_after(folder: Path, epoch: int) -> list[str]:
     return [path.name for path in gone]
 
 
-def _remove_remains(folder: Path, name: str = "*") -> None:
-    """What processes that were killed left of a file: parts of it, and tables whose checkpoint is not there."""
-    for path in folder.glob(f"{name}.partial-*"):
+def _remove_remains(folder: Path) -> None:
+    """What processes that were killed left: parts of files, and tables whose checkpoint is not there."""
+    for path in folder.glob("*.partial-*"):
         path.unlink(missing_ok=True)
-    for path in folder.glob("epoch-*.tables") if name == "*" else ():
+    for path in folder.glob("epoch-*.tables"):
         if not path.with_suffix(".pt").exists():
             path.unlink(missing_ok=True)

@@ -2,7 +2,9 @@
 
 import difflib
 import errno
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 #: Failures of the machine that name their cause: no room, no permission, no such file, a broken disk.
 _ENVIRONMENT = {
@@ -21,6 +23,18 @@ class UserError(ValueError):
 def is_users(error: BaseException) -> bool:
     """Whether a command reports ``error`` as one line: a :class:`UserError`, or a failure of the disk or file system."""
     return isinstance(error, UserError) or (isinstance(error, OSError) and error.errno in _ENVIRONMENT)
+
+
+@contextmanager
+def reported() -> Iterator[None]:
+    """Around a command: an error of the user's becomes one line on standard error and exit code 1. No other is caught."""
+    try:
+        yield
+    except Exception as error:
+        if not is_users(error):
+            raise
+        print(error, file=sys.stderr)
+        raise SystemExit(1) from None
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

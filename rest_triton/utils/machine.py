@@ -6,6 +6,8 @@ import resource
 import sys
 from pathlib import Path
 
+from .errors import UserError
+
 
 def available_memory() -> int:
     """Bytes that can be had without swapping, within what a container is allowed."""
@@ -57,7 +59,7 @@ def device_of(asked: str, *, must_exist: bool = True) -> str:
 
     there = torch.cuda.is_available()
     if asked == "cuda" and must_exist and not there:
-        raise ValueError("device is cuda, but torch finds no GPU; python -m rest_triton.doctor says what there is")
+        raise UserError("device is cuda, but torch finds no GPU; python -m rest_triton.doctor says what there is")
     return asked if asked != "auto" else "cuda" if there else "cpu"
 
 

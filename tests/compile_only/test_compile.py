@@ -1,87 +1,102 @@
-"""Every Triton kernel as compiled for real GPUs, none of which has to be there: the binaries are held to their budgets.
+"""Every Triton kernel as compiled for GPUs that need not be there: no binary breaks a rule of ``bench.compile.report``.
 
-conftest.py starts it: it takes minutes.
+By default each kernel is compiled for each target once, and the branches and hot loops a few times more. ``-m slow``
+compiles all cases, as ``make report`` does.
 """
 
-import re
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
-from rest_triton.kernels.gpu.binary import TARGETS, in_flight, loops
-from rest_triton.kernels.gpu.cases import cases
+from bench.compile.binary import TARGETS, in_flight, loops
+from bench.compile.cases import cases
+from bench.compile.report import faults, jobs, quick
 
-from .conftest import start_report
-
-KEYS = [(name, case.variant, case.width, target) for target in TARGETS for case in cases() for name in case.launches(target)]
-NVIDIA = [key for key in KEYS if key[3].startswith("sm_")]
-
-
-def named(keys: list[tuple]) -> list:
-    return [pytest.param(key, id="-".join(str(part).replace(", ", "-").replace(" ", "_") for part in key)) for key in keys]
+ROOT = Path(__file__).parents[2]
+KERNELS = {name for case in cases() for target in TARGETS for name in case.launches(target)}
 
 
-def report(*arguments: str, interpret: bool = False) -> tuple[int, str]:
-    """Exit code, and what it says to the person."""
-    process = start_report(*arguments, interpret=interpret)
-    _, said = process.communicate()
-    return process.returncode, said
+def report(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """The report in a process of its own, because tests share theirs with Triton's interpreter."""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"} | variables
+    command = [sys.executable, "-m", "bench.compile.report", *arguments]
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
 
 
-def test_report_covers_every_case(binaries: dict) -> None:
-    assert binaries.keys() == set(KEYS)
-    assert len(KEYS) == len(set(KEYS)), "two cases have the same name"
+def compiled(*arguments: str) -> list[dict]:
+    """The rows of a report without a fault."""
+    made = report("--json", *arguments)
+    assert made.returncode in (0, 1), made.stderr
+    rows: list[dict] = json.loads(made.stdout)
+    wrong = [f"{row['kernel']}, {row['variant']}, {row['width']}, {row['target']}: {faults(row)}" for row in rows]
+    assert not [line for line, row in zip(wrong, rows, strict=True) if faults(row)]
+    assert made.returncode == 0
+    return rows
 
 
-@pytest.mark.parametrize("key", named(KEYS))
-def test_binary(binaries: dict, key: tuple) -> None:
-    row = binaries[key]
-    assert "error" not in row, row.get("error")
-    assert row["binary"] > 0
-    assert row["spills"] == 0, "registers are spilled to memory"
-    assert row["registers"] <= row["budget"]
-    # A sum whose order depends on who comes first is not the same twice.
-    assert row["atomics"] == 0
+def test_every_kernel_for_every_target() -> None:
+    rows = compiled("--quick")
+    assert {(row["kernel"], row["target"]) for row in rows} == {(name, target) for name in KERNELS for target in TARGETS}
+    assert all(row["binary"] > 0 and row["registers"] > 0 for row in rows)
+    # The rules about loops are of no use if no row falls under them.
+    assert any(row["in_flight"] == 8 for row in rows if row["kernel"] == "spmm")
+    assert any(row["width"] == 100 and row["variant"] == "fp32" and row["load_bits"] == 128 for row in rows)
 
 
-def reads_full_rows(key: tuple) -> bool:
-    """Whether the kernel walks edges, to rows as wide as 16-byte loads want them."""
-    kernel, _, width, _ = key
-    return kernel in ("spmm", "spmm_hub_segment", "edge_grad") and width in (128, 256)
+@pytest.mark.slow
+def test_every_case_for_every_target() -> None:
+    assert len(compiled()) == len(jobs(TARGETS))
 
 
-def of_two_dtypes(key: tuple) -> bool:
-    """Whether x and history differ, so that the tile is two smaller ones."""
-    sources = re.match(r"x (\w+), history (\w+)", key[1])
-    return sources is not None and sources[1] != sources[2] and "None" not in sources.groups()
+def test_quick_compiles_each_branch_for_one_target() -> None:
+    every = [(name, case.variant) for case in cases() for name in case.launches("gfx942")]
+    branches = [(name, list(cases())[i].variant) for i, name, target in quick(jobs(TARGETS)) if target == "gfx942"]
+    assert set(branches) == set(every)
 
 
-@pytest.mark.parametrize("key", named([key for key in NVIDIA if reads_full_rows(key)]))
-def test_rows_are_loaded_16_bytes_at_a_time(binaries: dict, key: tuple) -> None:
-    assert binaries[key]["load_bits"] == 128
+def test_cases_have_different_names() -> None:
+    names = [(case.op, case.variant, case.width) for case in cases()]
+    assert len(names) == len(set(names))
 
 
-@pytest.mark.parametrize("key", named([key for key in NVIDIA if reads_full_rows(key) and not of_two_dtypes(key)]))
-def test_a_tile_of_rows_is_in_flight_before_the_first_is_used(binaries: dict, key: tuple) -> None:
-    """One memory latency per tile. What breaks it is the assembler saving registers: see Settings.registers."""
-    assert binaries[key]["in_flight"] == 8
+@pytest.mark.parametrize(
+    ("change", "rule"),
+    [
+        ({}, None),
+        (dict(spills=8), "spills"),
+        (dict(registers=89), "budget"),
+        (dict(atomics=1), "atomics"),
+        (dict(load_bits=64), "less than 16 bytes"),
+        (dict(load_bits=64, target="gfx942"), None),
+        (dict(load_bits=64, kernel="activate"), None),
+        (dict(load_bits=64, width=47, in_flight=0), None),
+        (dict(load_bits=64, width=100, in_flight=0), "less than 16 bytes"),
+        (dict(in_flight=2), "all 8 loads"),
+        (dict(in_flight=6, variant="x fp32, history bf16"), None),
+        (dict(error="CompilationError: no"), "CompilationError"),
+    ],
+)
+def test_rules(change: dict, rule: str | None) -> None:
+    row = dict(
+        kernel="spmm", variant="fp32", width=128, target="sm_90", budget=88, registers=80, spills=0, atomics=0,
+        load_bits=128, in_flight=8,
+    )  # fmt: skip
+    found = faults(row | change)
+    assert found == [] if rule is None else len(found) == 1 and rule in found[0]
 
 
-def test_width_100_in_float32_is_vectorised(binaries: dict) -> None:
-    """Its rows are a multiple of 16 bytes, although not of 16 elements."""
-    for target in ("sm_80", "sm_90", "sm_100"):
-        assert binaries["spmm", "fp32", 100, target]["load_bits"] == 128
+def test_the_report_refuses_to_run_interpreted() -> None:
+    made = report("--kernel", "column_sum", TRITON_INTERPRET="1")
+    assert made.returncode == 2 and "unset TRITON_INTERPRET" in made.stderr
 
 
-def test_report_refuses_to_run_interpreted() -> None:
-    code, said = report("--kernel", "column_sum", interpret=True)
-    assert code != 0
-    assert "unset TRITON_INTERPRET" in said
-
-
-def test_report_refuses_a_filter_that_leaves_nothing() -> None:
-    code, said = report("--kernel", "spmm", "--width", "5")
-    assert code == 2
-    assert "no kernel fits" in said
+def test_the_report_refuses_a_filter_that_leaves_nothing() -> None:
+    made = report("--kernel", "spmm", "--width", "5")
+    assert made.returncode == 2 and "no kernel fits" in made.stderr
 
 
 SASS = """\

@@ -1,5 +1,7 @@
 """Launch settings: pure functions of width, alignment and dtypes."""
 
+from itertools import product
+
 import pytest
 import torch
 
@@ -17,19 +19,18 @@ DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 
 
 @pytest.mark.parametrize("lanes", [32, 64])
-@pytest.mark.parametrize("align", [2, 4, 8, 16])
 @pytest.mark.parametrize("dtypes", [(torch.float32,), (torch.bfloat16,), (torch.float32, torch.float16)])
-@pytest.mark.parametrize("width", WIDTHS)
-def test_spmm_tiles_divide_evenly(width: int, dtypes: tuple, align: int, lanes: int) -> None:
-    s = spmm_settings(width, align, *dtypes, lanes=lanes)
-    for size in (s.BLOCK_D, s.K, s.GROUP, s.EDGES):
-        assert size > 0
-        assert size & (size - 1) == 0, "Triton's tiles are powers of two"
-    assert lanes == s.EDGES
-    assert s.EDGES % s.K == 0
-    assert s.K % s.GROUP == 0
-    assert s.BLOCK_D * max(dtype.itemsize for dtype in dtypes) <= 512
-    assert s.K * s.BLOCK_D * sum(dtype.itemsize for dtype in dtypes) <= 4096
+def test_spmm_tiles_divide_evenly(dtypes: tuple, lanes: int) -> None:
+    for width, align in product(WIDTHS, (2, 4, 8, 16)):
+        s = spmm_settings(width, align, *dtypes, lanes=lanes)
+        for size in (s.BLOCK_D, s.K, s.GROUP, s.EDGES):
+            assert size > 0
+            assert size & (size - 1) == 0, f"Triton's tiles are powers of two (width {width}, alignment {align})"
+        assert lanes == s.EDGES
+        assert s.EDGES % s.K == 0
+        assert s.K % s.GROUP == 0
+        assert s.BLOCK_D * max(dtype.itemsize for dtype in dtypes) <= 512
+        assert s.K * s.BLOCK_D * sum(dtype.itemsize for dtype in dtypes) <= 4096
 
 
 @pytest.mark.parametrize(
@@ -55,11 +56,10 @@ def test_edge_grad_takes_the_tiles_of_spmm() -> None:
 
 
 @pytest.mark.parametrize("settings", [copy_settings, activate_settings])
-@pytest.mark.parametrize("vector", [1, 2, 4, 8])
-@pytest.mark.parametrize("width", WIDTHS)
-def test_row_tiles_fill_their_warps(width: int, vector: int, settings) -> None:
-    s = settings(width, vector)
-    assert s.num_warps * 32 <= s.BLOCK_R * s.BLOCK_D
+def test_row_tiles_fill_their_warps(settings) -> None:
+    for width, vector in product(WIDTHS, (1, 2, 4, 8)):
+        s = settings(width, vector)
+        assert s.num_warps * 32 <= s.BLOCK_R * s.BLOCK_D, (width, vector)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

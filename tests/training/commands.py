@@ -79,7 +79,7 @@ def refusal(main: Callable[[Sequence[str]], None], arguments: Sequence[str], cap
     the current folder, but for what is prepared of data."""
 
     def dates() -> dict[Path, int]:
-        return {p: p.stat().st_mtime_ns for p in Path().rglob("*") if p.is_file() and p.num_parts[0] != "data"}
+        return {p: p.stat().st_mtime_ns for p in Path().rglob("*") if p.is_file() and p.parts[0] != "data"}
 
     before = dates()
     with pytest.raises(SystemExit) as end:

@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from rest_triton.config import METHODS, Config, flag, from_flags, read_recipe
+from rest_triton.utils.errors import UserError
 
 
 def command(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -100,6 +101,9 @@ LIMITS: list[tuple[dict[str, Any], str]] = [
     (dict(theta=-1.0), "theta is -1.0; it must be at least 0"),
     (dict(mlp_layers=0), "mlp_layers is 0; it must be at least 1"),
     (dict(method="rest"), f"method is 'rest': did you mean 'gas+rest'? known are: {', '.join(METHODS)}"),
+    (dict(method="full+rest"), "method is 'full+rest', but full has no tables to refresh; give --method full"),
+    (dict(method="gas+"), f"method is 'gas+': did you mean 'gas'? known are: {', '.join(METHODS)}"),
+    (dict(method="gas+rest+rest"), "method is 'gas+rest+rest': did you mean 'gas+rest"),
     (dict(frequency=0), "frequency is 0; it must be at least 1"),
     (dict(method="gas+rest", refresh_batch="full", frequency=2), "frequency is 2 with refresh_batch full"),
     (dict(method="gas+rest", refresh_batch="full", frequency="auto"), "frequency is auto with refresh_batch full"),
@@ -147,7 +151,7 @@ LIMITS: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("wrong", "message"), LIMITS, ids=lambda value: str(value)[:40])
 def test_what_is_refused(wrong: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError) as refusal:
+    with pytest.raises(UserError) as refusal:
         Config(**({"dataset": "cora"} | wrong))
     assert str(refusal.value).startswith(message)
 
@@ -164,6 +168,24 @@ def test_every_limit_is_in_the_table() -> None:
         rest: dict[str, Any] = dict(dataset="cora", batch_size=1, linear=True)
         for good in (*choices, *(limit for limit in (least, most) if limit is not None)):
             assert getattr(Config(**(rest | {f.name: good})), f.name) == good
+
+
+def test_a_method_is_a_base_and_what_refreshes_its_tables() -> None:
+    assert METHODS == ("gas", "full", "gas+rest", "gas+rest-is")
+    parts = [(config.base, config.rest) for config in (Config(dataset="cora", method=method) for method in METHODS)]
+    assert parts == [("gas", ""), ("full", ""), ("gas", "rest"), ("gas", "rest-is")]
+    auto = Config(dataset="cora", method="gas+rest", frequency="auto", history="disk", lr=0.5)
+    assert auto.by_method("full") == Config(dataset="cora", method="full", lr=0.5)
+
+
+def test_settings_by_their_old_names(tmp_path: Path) -> None:
+    """Files of before are read. Who writes a setting now is told its name."""
+    path = tmp_path / "own.yaml"
+    path.write_text("dataset: cora\nparts: 9\nper_batch: 3\n")
+    assert Config.of(str(path)) == Config(dataset="cora", num_parts=9, batch_size=3)
+    assert Config.of(str(path), num_parts=7).num_parts == 7
+    with pytest.raises(UserError, match="these settings: 'per_batch' is not a setting: it is 'batch_size' now"):
+        Config.of(dataset="cora", per_batch=3)
 
 
 def test_what_one_method_needs_does_not_concern_another() -> None:
@@ -196,6 +218,8 @@ def test_recipes_that_are_wrong(text: str, message: str, tmp_path: Path) -> None
     [
         (["--dataset", "cora", "--lrr", "1"], 2, "--lrr is not a flag: did you mean '--lr'? known are: --help, "),
         (["--dataset", "cora", "--hidden=16"], 2, "--hidden is not a flag: did you mean '--hidden-channels'? "),
+        (["--dataset", "cora", "--parts", "4"], 2, "--parts is --num-parts now"),
+        (["--dataset", "cora", "--per-batch=4"], 2, "--per-batch is --batch-size now"),
         (["cora"], 2, "cora comes after no flag; --help lists them"),
         (["--dataset", "cora", "--epochs", "x"], 1, "epochs is 'x'; it must be a whole number"),
         (["--dataset", "cora", "--batch-size", "41"], 1, "batch_size is 41, and there are 40 clusters"),

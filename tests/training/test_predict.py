@@ -1,5 +1,6 @@
 """Prediction, as a person runs it: of nodes that have one label, and of nodes that have several."""
 
+import errno
 import re
 import shutil
 from collections.abc import Callable
@@ -38,7 +39,18 @@ def trained(graphs: dict[str, dict[str, Any]], cwd: Path) -> dict[str, Result]:
     more = ["--lr", "0.03", "--save-history", "--partition", "random"]
     return side_by_side(
         one=start(*more, "--dropout", "0.3", "--run-dir", "one", dataset="one.npz"),
-        several=start(*more, "--method", "gas+rest", "--runs", "2", "--run-dir", "several", dataset="several.npz"),
+        several=start(
+            *more,
+            "--method",
+            "gas+rest",
+            "--frequency",
+            "auto",
+            "--runs",
+            "2",
+            "--run-dir",
+            "several",
+            dataset="several.npz",
+        ),
     )
 
 
@@ -100,8 +112,8 @@ def test_probabilities_and_embeddings(predicted: dict[str, Result], cwd: Path) -
     assert (probabilities.argmax(1) == prediction).all()
     assert embeddings.dtype == np.float32 and embeddings.shape == (NODES, 16)
     of_class = np.stack([embeddings[prediction == c].mean(0) for c in range(CLASSES)])
-    did_you_mean = np.linalg.norm(embeddings[:, None] - of_class, axis=2).argmin(1)
-    assert (did_you_mean == prediction).mean() > 0.8  # rows in the same order, and not in any
+    nearest = np.linalg.norm(embeddings[:, None] - of_class, axis=2).argmin(1)
+    assert (nearest == prediction).mean() > 0.8  # rows in the same order, and not in any
 
 
 def test_nodes_with_several_labels(
@@ -111,7 +123,8 @@ def test_nodes_with_several_labels(
     folder = folder_in(trained["several"], cwd) / "seed-1"
     assert summary(folder)["metric"] == "micro-F1" and "best validation micro-F1" in (folder / "report.html").read_text()
     assert metrics(folder)[-1]["loss"] < metrics(folder)[0]["loss"]
-    assert Config.of(str(folder / "config.yaml")).method == "gas+rest"
+    config = Config.of(str(folder / "config.yaml"))
+    assert (config.method, config.frequency) == ("gas+rest", "auto")  # options that no other method takes
 
     assert predicted["several"].returncode == 0
     with np.load(cwd / "no_suffix") as found:
@@ -157,13 +170,27 @@ def test_a_model_of_one_layer_has_no_embeddings(graphs: dict[str, dict[str, Any]
         assert sorted(found.files) == ["prediction", "probabilities"]
 
 
+def test_a_run_with_old_names_predicts(predicted: dict[str, Result], cwd: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Settings that were renamed, in a folder of before."""
+    monkeypatch.chdir(cwd)
+    monkeypatch.setattr(command_line, "keep_freed_memory", lambda: True)
+    shutil.copytree("one", "old")
+    config = Path("old", "config.yaml")
+    text = config.read_text()
+    config.write_text(text.replace("num_parts: ", "parts: ").replace("batch_size: ", "per_batch: "))
+    assert config.read_text().count("parts: 6\nper_batch: 2\n") == 1
+    command_line.main(["--run", "old", "--out", "old.npz"])
+    with np.load("old.npz") as found, np.load("one_predicted.npz") as wanted:
+        assert (found["probabilities"] == wanted["probabilities"]).all()
+
+
 def test_all_of_the_file_or_none_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "x.npz"
     command_line.write_npz(path, {"a": torch.arange(3)})
 
     def half(file: IO[bytes], **arrays: Any) -> None:
         file.write(b"PK")
-        raise OSError("no space left")
+        raise OSError(errno.ENOSPC, "no space left")
 
     monkeypatch.setattr(np, "savez", half)
     with pytest.raises(OSError, match="no space left"):

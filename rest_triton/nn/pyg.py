@@ -1,0 +1,91 @@
+"""PyG's layers with histories: a layer's own code on the edges into the rows of a batch."""
+
+import inspect
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from .context import Context
+
+
+def edges_of(ctx: Context) -> Tensor:
+    """int64 [2, E]: the edges into the rows that a layer computes, as PyG's ``edge_index``.
+
+    Sources are numbered as the rows of ``ctx.neighbourhood()``, targets as the rows that are computed.
+    """
+    adj, rows = ctx.adj, ctx.block.rows.rows
+    degree = adj.rowptr[rows + 1] - adj.rowptr[rows]
+    target = torch.repeat_interleave(torch.arange(rows.numel(), device=rows.device), degree)
+    first = adj.rowptr[rows] - (degree.cumsum(0) - degree)
+    edge = torch.arange(target.numel(), device=rows.device) + first[target]
+    return torch.stack([ctx.position(joined=True)[adj.col[edge].long()].long(), target])
+
+
+class PyGLayer(Module):
+    """A PyG ``MessagePassing`` layer inside a :class:`HistoryGNN`.
+
+    Args:
+        conv: the layer. It must take ``(x, edge_index)``.
+
+    The layer runs on the edges into the batch's rows, with the rows of neighbours outside of the batch from tables: the
+    result for the batch's rows is the one that the layer gives on the whole graph with these rows. The model's ``normalise``
+    is ``sum``, so that the edges are the graph's own. Layers that normalise by the degrees of neighbours are refused: those
+    degrees are not those of the block.
+
+    Example::
+
+        class GAT(HistoryGNN):
+            normalise = "sum"
+
+            def __init__(self, dims):
+                super().__init__(history_dims=dims[1:-1])
+                self.convs = ModuleList(PyGLayer(GATConv(a, b)) for a, b in pairwise(dims))
+
+            def layer(self, layer, ctx):
+                h = self.convs[layer](ctx)
+                return h if layer == self.num_layers - 1 else ctx.output(h, dropout=0.5)
+    """
+
+    def __init__(self, conv: Module) -> None:
+        super().__init__()
+        name = type(conv).__name__
+        if hasattr(sys.modules[type(conv).__module__], "gcn_norm") and getattr(conv, "normalize", True):
+            raise ValueError(
+                f"{name} normalises by the degrees of neighbours, which a batch does not have; pass normalize=False to it, "
+                "or use ctx.propagate(), whose adjacency is normalised"
+            )
+        parameters = inspect.signature(conv.forward).parameters
+        if "edge_index" not in parameters:
+            raise ValueError(f"{name}.forward takes {', '.join(parameters)}; PyGLayer passes x and edge_index")
+        self.conv = conv
+        self.takes_pair = "Tuple" in str(parameters["x"].annotation) if "x" in parameters else False
+
+    def forward(self, ctx: Context, **options: Any) -> Tensor:
+        """[R, D]: the layer's output for the rows that are computed. options: further arguments of its forward."""
+        x, edge_index, rows = ctx.neighbourhood(), edges_of(ctx), len(ctx.block.rows)
+        with _mode(self.conv, ctx):
+            if self.takes_pair:
+                return self.conv((x, x[:rows]), edge_index, **options)
+            return self.conv(x, edge_index, **options)[:rows]
+
+
+@contextmanager
+def _mode(conv: Module, ctx: Context) -> Iterator[None]:
+    """The layer's mode is that of the forward; a refresh leaves running statistics as they are."""
+    before = conv.training
+    conv.train(ctx.training)
+    norms = [m for m in conv.modules() if isinstance(m, _BatchNorm) and m.track_running_stats and ctx.refreshing]
+    for norm in norms if ctx.training else ():
+        norm.track_running_stats = False
+    try:
+        yield
+    finally:
+        for norm in norms if ctx.training else ():
+            norm.track_running_stats = True
+        conv.train(before)

@@ -1,0 +1,242 @@
+"""The arrays that a run holds, a formula for each: :mod:`rest_triton.training.plan` adds them up.
+
+A new model is an entry of FAMILIES, a new place of tables an entry of TIERS, any other array a line of a function in ARRAYS.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import expm1
+from typing import Literal
+
+from ..config import Config
+from ..data.sizes import Sizes
+from ..nn.inference import CHUNK_ROWS
+from ..utils.dtypes import DTYPES
+
+Tier = Literal["GPU", "host", "disk"]
+When = Literal["held", "exact", "step", "prepare"]
+
+PROCESS = 530 << 20  # Python, torch, compiled kernels and BLAS's buffers, measured on two threads
+CUDA_CONTEXT = 512 << 20  # assumed: it differs with GPU and driver
+HALO_SHARE = 0.2  # of a batch's edges, as if they went to random nodes outside: 0.21 fits synthetic products, 0.09 arxiv
+WAITING = 5  # writes to the disk at a time: four in the queue, and one that is being done
+
+
+@dataclass(frozen=True)
+class Array:
+    """Memory that something takes: where, how much, what the number is made of, and when."""
+
+    name: str
+    tier: Tier
+    nbytes: int
+    why: str
+    when: When = "held"
+
+
+@dataclass(frozen=True)
+class Table:
+    """A history table. place: a key of TIERS."""
+
+    width: int
+    dtype: str
+    place: str
+
+
+@dataclass(frozen=True)
+class Family:
+    """What a model takes, as numbers of float32.
+
+    Args:
+        tables: the widths of its history tables. weights: all of them.
+        kept: per row of a batch, what backward needs, and gradients. outside: the same per row of its halo.
+        either: per row of the batch or of the halo, whichever has more rows.
+        piece: per row of a piece of an exact pass. everywhere: per node in an exact pass.
+        aggregates_first: the aggregate of the features is held for the whole run.
+    """
+
+    tables: list[int]
+    weights: int
+    kept: int
+    piece: int
+    outside: int = 0
+    either: int = 0
+    everywhere: int = 0
+    aggregates_first: bool = False
+
+
+def _weights(widths: Sequence[int], batch_norm: bool, normed: Sequence[int]) -> int:
+    return sum(a * b + b for a, b in pairwise(widths)) + 2 * sum(normed) * batch_norm
+
+
+def _gcn(z: Sizes, s: Config) -> Family:
+    f, h, c, layers = z.features, s.hidden_channels, z.classes, s.num_layers
+    piece, twice = (2 + s.residual) * h, layers * (s.batch_norm and s.residual)
+    if s.linear:  # kept: of each layer what it aggregated and its result
+        weights, outside = _weights([f, *[h] * (layers + 1), c], s.batch_norm, [h] * layers), (f + h) * (s.input == "exact")
+        return Family([h] * layers, weights, f + (2 * layers + 3 + twice) * h + 2 * c, piece, outside)
+    tables, narrows = [h] * (layers - 1), c if c < h and layers > 1 else 0  # narrow rows of the halo are multiplied first
+    kept = f + (max(0, 2 * layers - 3) + twice + s.batch_norm) * h + 4 * c
+    weights = _weights([f, *tables, c], s.batch_norm, tables)
+    return Family(tables, weights, kept, piece, 2 * narrows, h if tables else 0, narrows, aggregates_first=True)
+
+
+def _appnp(z: Sizes, s: Config) -> Family:
+    f, h, c, hidden = z.features, s.hidden_channels, z.classes, [s.hidden_channels] * (s.mlp_layers - 1)
+    start, exact = f + (1 + s.batch_norm) * sum(hidden), s.input == "exact"  # propagations keep nothing
+    weights = _weights([f, *hidden, c], s.batch_norm, hidden)
+    return Family([c] * s.num_layers, weights, start + 3 * c, 2 * h, (start + c) * exact, 2 * h)
+
+
+def _gcnii(z: Sizes, s: Config) -> Family:
+    f, h, c, layers = z.features, s.hidden_channels, z.classes, [s.hidden_channels] * s.num_layers
+    two = not s.shared_weights
+    weights = _weights([f, h], False, []) + _weights([h, c], s.batch_norm, layers) + len(layers) * (1 + two) * h * h
+    kept = f + (len(layers) * (2 + two + (s.batch_norm and s.residual)) + 3) * h + c
+    return Family(layers, weights, kept, (3 + (two or s.residual)) * h, (f + h) * (s.input == "exact"))
+
+
+FAMILIES: dict[str, Callable[[Sizes, Config], Family]] = {"gcn": _gcn, "appnp": _appnp, "gcnii": _gcnii}
+
+
+class Run:
+    """What follows from the sizes of a data set and the settings of a run. here: the tier where the model computes."""
+
+    def __init__(self, sizes: Sizes, settings: Config) -> None:
+        z, s = self.z, self.s = sizes, settings
+        n = z.nodes
+        self.here: Tier = "GPU" if s.device == "cuda" else "host"
+        self.model = FAMILIES[s.model](z, s)
+        self.tables = tables(s, self.model)
+        self.direct = not self.tables or s.history == "device" or (s.history == "pinned" and self.here == "host")
+        self.rows = n if s.base == "full" else -(-n * s.batch_size // s.num_parts)
+        self.halo = self.around(self.rows)
+        self.refreshed = 0  # rows that one refresh computes
+        if s.rest == "rest-is":
+            self.refreshed = -(-self.halo // s.refreshes)
+        elif s.rest == "rest" and s.refresh_batch != "full":
+            self.refreshed = self.rows if s.refresh_batch == "same" else n // 2
+        first = self.model.tables[: 2 if self.model.aggregates_first else 3]  # what a model starts with; two that take turns
+        self.scratch = [Table(width, "float32", "device" if self.direct else s.history) for width in first]
+        edges = z.edges + n
+        self.reversed = z.directed or s.edge_dropout > 0.0  # edges that are dropped need to know their mirrors
+        self.reverse = (self.csr(edges) + (4 if edges < 2**31 else 8) * edges) * self.reversed
+        self.dense = n * z.features * z.feature_bytes
+        self.labels = n * ((z.classes if z.multilabel else 8) + 3)
+        features = self.dense if z.feature_nnz is None else 8 * (z.feature_nnz + n + 1)
+        self.stored = self.csr(z.edges) + features + self.labels
+
+    def csr(self, edges: int) -> int:
+        return 8 * (self.z.nodes + 1) + (4 if self.z.nodes <= 2**31 else 8) * edges
+
+    def around(self, rows: int) -> int:
+        """How many nodes outside are next to ``rows`` nodes: a guess, on the high side where METIS cuts few edges.
+
+        ``(N - R) * (1 - exp(-share * E/N * R/N))``: the distinct nodes outside that a share of their edges hits at random.
+        """
+        n = self.z.nodes
+        return round((n - min(rows, n)) * -expm1(-HALO_SHARE * self.z.edges / n * rows / n))
+
+    def nbytes(self, table: Table) -> int:
+        """Torch takes pinned memory in powers of two."""
+        size = self.z.nodes * table.width * DTYPES[table.dtype].itemsize
+        return 1 << (size - 1).bit_length() if table.place == "pinned" and self.here == "GPU" else size
+
+
+def tables(s: Config, model: Family) -> list[Table]:
+    """The tables of a run: none in full batches; none for what a model makes of features alone if that is exact."""
+    widths = [] if s.base == "full" else model.tables[s.input == "exact" :]
+    return [Table(width, s.dtype, s.history) for width in widths]
+
+
+#: By the place of a table: (tier of its rows, tier of its stamps).
+TIERS: dict[str, Callable[[Run], tuple[Tier, Tier]]] = {
+    "device": lambda run: (run.here, run.here),
+    "pinned": lambda run: ("host", run.here),
+    "disk": lambda run: ("disk", "disk"),
+}
+
+
+def _process(run: Run) -> Iterator[Array]:
+    yield Array("process", "host", PROCESS, "Python, torch and compiled kernels: measured")
+    yield Array("CUDA context", "GPU", CUDA_CONTEXT * (run.here == "GPU"), "assumed; it differs with GPU and driver")
+    yield Array("weights", run.here, 16 * run.model.weights, f"{run.model.weights:,}, gradients, Adam's two moments")
+
+
+def _graph(run: Run) -> Iterator[Array]:
+    z, n = run.z, run.z.nodes
+    size = run.csr(z.edges + n) + 4 * n + run.reverse
+    yield Array("graph", run.here, size, "CSR with self-loops, scales" + ", reverse with edge names" * run.reversed)
+    yield Array("features", run.here, run.dense, f"[{n:,}, {z.features}], {8 * z.feature_bytes} bits")
+    aggregated = 4 * n * z.features * run.model.aggregates_first
+    yield Array("aggregated features", run.here, aggregated, "the first layer's, computed once, float32")
+    yield Array("labels", "host", run.labels + 8 * n, "labels, masks, order of nodes")
+    yield Array("ids of batches", run.here, 8 * n * (1 + (run.refreshed > 0)), "int64, of an epoch and of refreshes")
+    maps = 2 + (run.model.outside > 0 and run.direct and run.halo > 0) + (run.refreshed > 0)
+    yield Array("position maps", run.here, 4 * n * maps, f"{maps} of int32 per node")
+    stored = 0 if z.prepared else run.stored - run.dense * z.mapped
+    yield Array("prepared graph", "disk", stored, "made once below the root; the download is not counted")
+
+
+def _tables(run: Run) -> Iterator[Array]:
+    for table in run.tables[:1]:  # all of them have one place
+        rows, stamps = TIERS[table.place](run)
+        why = f"{len(run.tables)} of widths {', '.join(map(str, sorted({t.width for t in run.tables})))}, {table.dtype}"
+        yield Array("history tables", rows, sum(map(run.nbytes, run.tables)), why)
+        yield Array("stamps", stamps, 4 * run.z.nodes * len(run.tables), "int32 per row of a table")
+
+
+def _far(run: Run) -> Iterator[Array]:
+    """Rows of tables that are not where the model computes, on their way."""
+    if run.direct:
+        return
+    piece, width, item = CHUNK_ROWS[run.s.device], max(t.width for t in run.scratch), DTYPES[run.s.dtype].itemsize
+    fetched = 4 * (piece + run.around(piece))
+    yield Array(
+        "staging buffers",
+        run.here,
+        2 * 5 * width * max(fetched, item * run.halo) // 4,
+        "two, of a guessed halo's rows and a quarter more",
+    )
+    held = item * run.halo * sum(t.width for t in run.tables) * (run.s.rest == "rest-is")
+    yield Array("refreshed halo", run.here, 5 * held // 4, "rows of all tables, a quarter more")
+    yield Array("rows of a piece", run.here, 2 * width * fetched, "and of its guessed halo, while they are read", "exact")
+    waiting = WAITING if run.s.history == "disk" else 1
+    yield Array("rows to be written", "host", waiting * 4 * piece * width, "copies that wait", "exact")
+    sent = item * (run.rows + run.refreshed) * sum(t.width for t in run.tables[:waiting])
+    yield Array("rows to be written", "host", sent, "copies that wait", "step")
+
+
+def _exact(run: Run) -> Iterator[Array]:
+    n, model = run.z.nodes, run.model
+    for table in run.scratch[:1]:
+        rows, why = TIERS[table.place](run)[0], f"{len(run.scratch)} of float32, layers in turn"
+        yield Array("scratch tables", rows, sum(map(run.nbytes, run.scratch)), why, "exact")
+    yield Array(
+        "a piece", run.here, 8 * n + 4 * CHUNK_ROWS[run.s.device] * model.piece, "its rows in one layer; all ids", "exact"
+    )
+    yield Array("rows multiplied first", run.here, 4 * n * model.everywhere * run.direct, "[N, classes]", "exact")
+    yield Array("results", run.here if run.direct else "host", 4 * n * run.z.classes, "[N, classes]", "exact")
+    scored = 4 * n * run.z.classes * (run.direct and run.here == "GPU")
+    yield Array("results to score", "host", scored, "[N, classes], copied from the GPU", "exact")
+
+
+def _step(run: Run) -> Iterator[Array]:
+    model, rows, halo = run.model, run.rows, run.halo * (run.model.outside > 0)
+    size = 4 * (rows * model.kept + halo * model.outside + max(rows, halo) * model.either)
+    why = f"for backward, of {rows:,} rows" + f" and perhaps {halo:,} around them" * (halo > 0)
+    yield Array("activations", run.here, size, why, "step")
+    refresh = 4 * run.refreshed * 3 * max(model.tables, default=0)
+    yield Array("a refresh", run.here, refresh, f"{run.refreshed:,} rows without gradients", "step")
+
+
+def _prepare(run: Run) -> Iterator[Array]:
+    z, n = run.z, run.z.nodes
+    yield Array("process", "host", PROCESS, "as above", "prepare")
+    ordered = run.stored + 12 * n + (0 if z.feature_nnz is None else run.dense)
+    yield Array("graph in new order", "host", ordered, "edges, features, labels; the old one is mapped", "prepare")
+    adjacency = run.csr(z.edges + n) + 4 * n + 3 * run.reverse // 2
+    yield Array("adjacency", "host", adjacency, "made from it, with scratch", "prepare")
+
+
+ARRAYS = (_process, _graph, _tables, _far, _exact, _step, _prepare)
