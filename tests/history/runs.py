@@ -12,11 +12,11 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from rest_triton.config import Config
 from rest_triton.data.clusters import ClusterData, with_named_edges
-from rest_triton.data.graph import Graph
+from rest_triton.data.graph import Graph, Normalisation
 from rest_triton.history.history import History
 from rest_triton.history.streams import Streams
 from rest_triton.history.table import PinnedTable, Table, new_stamps
-from rest_triton.nn import HistoryGNN
+from rest_triton.nn import HistoryGNN, model_named
 from rest_triton.sampling.batch import Batch
 from rest_triton.training.trainer import Trainer
 
@@ -43,9 +43,9 @@ def graph(directed: bool = False) -> Graph:
     return Graph.from_edges(edges, NODES, symmetrise=not directed, x=x, y=y, **masks)
 
 
-def data(directed: bool, config: Config) -> ClusterData:
+def data(directed: bool, config: Config, normalise: Normalisation) -> ClusterData:
     made = graph(directed)
-    adj = made.adjacency("gcn")
+    adj = made.adjacency(normalise)
     adj = with_named_edges(adj) if config.edge_dropout > 0 else adj
     assert isinstance(made.x, Tensor)
     x = made.x.to(config.device)
@@ -74,7 +74,7 @@ class Run:
     """A model in training, from a seed.
 
     Args:
-        model: one of MODELS, or a model. streams, far, folder: of its tables. directed: of its graph.
+        model: one of MODELS, another one of the package by its name, or a model. streams, far, folder: of its tables. directed: of its graph.
         settings: of its Config.
     """
 
@@ -83,12 +83,12 @@ class Run:
         directed: bool = False, folder: Path | None = None, **settings: Any,
     ) -> None:  # fmt: skip
         own = None if isinstance(model, str) else model
-        kind = MODELS[model] if isinstance(model, str) else {}
+        kind = MODELS.get(model, dict(model=model)) if isinstance(model, str) else {}
         common = dict(
             dataset="small", device="cpu", num_parts=6, batch_size=2, hidden_channels=16, dropout=0.3, lr=0.02, method=method
         )
         self.config = Config(**(common | kind | settings))
-        self.data = data(directed, self.config)
+        self.data = data(directed, self.config, (model_named(self.config.model) if own is None else own).normalise)
         made: Any = None if own is None else lambda in_channels, out_channels: own
         history = partial(FarHistory if far else History, streams=streams)
         self.trainer = Trainer(self.config, self.data, made, folder=folder, history=history)

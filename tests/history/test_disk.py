@@ -97,7 +97,7 @@ def test_a_failed_write_is_not_passed_over(tmp_path: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(history.tables[0], "write", fail)
     history.push(0, ALL, torch.ones(NODES, 3), 1)
-    with pytest.raises(RuntimeError, match=r"writing to disk failed: .*the disk is broken; what is on disk is not to be used"):
+    with pytest.raises(RuntimeError, match=r"writing to disk failed: .*the disk is broken; what is on disk is not"):
         history.pull(0, torch.arange(3))
     with pytest.raises(RuntimeError, match="writing to disk failed"):
         history.close()
@@ -118,7 +118,7 @@ def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         reserve(descriptor, begin, size)
 
     monkeypatch.setattr(os, "posix_fallocate", full)
-    with pytest.raises(UserError, match="run needs .* for history tables"):
+    with pytest.raises(UserError, match=r"run needs .* for history tables"):
         tables(tmp_path / "new" / "run")
     assert not list(tmp_path.rglob("input*")) and sizes == [600, 200]
 

@@ -137,7 +137,7 @@ def test_it_goes_on_where_it_was(changes: dict[str, Any]) -> None:
 
 
 def test_drift_goes_on_from_a_checkpoint_where_the_tables_are_elsewhere() -> None:
-    """A checkpoint is loaded on the CPU: the rows that it remembers follow to the device of the run before they are compared."""
+    """A checkpoint is loaded on the CPU: the rows that it remembers are moved to the run's device."""
     engine: Any = Moving(0.02)
     first = frequency_for(auto(target_drift=0.05), 8)
     batch = ClusterLoader(PTR, 1).batch([2])

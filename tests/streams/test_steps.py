@@ -9,16 +9,18 @@ from uuid import uuid4
 
 import pytest
 import torch
+from torch.nn import BatchNorm1d, Linear, ModuleList, Sequential
 
 from rest_triton.history import disk as on_disk
 from rest_triton.history import history, streams, table
 from rest_triton.methods import engine, frequency, refresh, rest, rest_is
-from rest_triton.nn import context, inference, inputs, norm
+from rest_triton.nn import Context, HistoryGNN, context, inference, inputs, norm, pyg
+from rest_triton.nn.pyg import PyGLayer
 from rest_triton.sampling.batch import Batch, node_batch
 from tests.streams.ordering import _Checker, check, interleavings
 from tests.streams.recorder import Op, Record, Recording
 
-from ..history.runs import NODES, Run, disk
+from ..history.runs import CLASSES, FEATURES, NODES, Run, disk
 from .mutants import installed, mutants
 
 STEPS = 3  # the third one meets what the first left behind
@@ -64,6 +66,9 @@ CASES: dict[str, dict[str, Any]] = {
     "evaluation writes, bfloat16": dict(
         model="gcn", **REST, eval_updates_history=True, evaluate=True, dtype="bfloat16", tier="far"
     ),
+    "pna, running statistics": dict(model="pna", **REST, refresh_mode="eval", batch_norm=True, dropout=0.3),
+    "pna, far": dict(model="pna", **REST_IS, tier="far"),
+    "gin, disk": dict(model="gin", **REST, batch_norm=True, tier="disk"),
     "narrow": dict(model="gcn-norm", **REST_IS, dtype="bfloat16", amp=True),
 }
 
@@ -190,6 +195,34 @@ def test_a_refresh_whose_halo_is_one_row_reads_running_statistics_by_copies() ->
     assert check(recording.log) == []
 
 
+class PyGGIN(HistoryGNN):
+    """Layers of PyG with a BatchNorm of their own."""
+
+    normalise = "sum"
+
+    def __init__(self) -> None:
+        from torch_geometric.nn import GINConv
+
+        super().__init__([16, 16])
+        mlps = [Sequential(Linear(a, b), BatchNorm1d(b)) for a, b in ((FEATURES, 16), (16, 16), (16, CLASSES))]
+        self.convs = ModuleList(PyGLayer(GINConv(mlp)) for mlp in mlps)
+
+    def layer(self, layer: int, ctx: Context) -> torch.Tensor:
+        h = self.convs[layer](ctx)
+        return h if layer == 2 else ctx.output(h)
+
+
+@pytest.mark.parametrize("mode", ["train", "eval"])
+@pytest.mark.parametrize("far", [False, True])
+def test_layers_of_pyg(mode: str, far: bool) -> None:
+    run = Run(PyGGIN(), **REST, refresh_mode=mode, far=far)
+    run.step()
+    with Recording() as recording:
+        run.use(recording)
+        run.losses(STEPS)
+    assert check(recording.log) == []
+
+
 def refresh_before(log: list[Record], which: Callable[[Op], bool]) -> Iterator[int]:
     """For every compute op that is asked for: the last record of the refresh stream that it certainly comes after."""
     checker = _Checker(log, set())
@@ -214,17 +247,17 @@ def test_refresh_runs_a_layer_ahead(model: str) -> None:
         run.step()
     tables = [table.rows for table in run.history.tables]
 
-    def touches(op: Op, table: int, spans: str) -> bool:
-        return any(span.storage == tables[table].untyped_storage().data_ptr() for span in getattr(op, spans))
+    def touches(op: Op, t: int, spans: str) -> bool:
+        return any(span.storage == tables[t].untyped_storage().data_ptr() for span in getattr(op, spans))
 
     ops = [(i, r) for i, r in enumerate(recording.log) if isinstance(r, Op)]
     recorded = [max(i for i, op in ops if op.stream == "refresh" and touches(op, t, "writes")) for t in range(len(tables))]
     assert recorded == sorted(recorded) and len(set(recorded)) == len(tables)
-    for table in range(len(tables)):
-        known = list(refresh_before(recording.log, lambda op, t=table: reads_rows(op) and touches(op, t, "reads")))
-        assert len(known) == 1 and known[0] >= recorded[table]
-        if table + 1 < len(tables):
-            assert known[0] < recorded[table + 1]
+    for t in range(len(tables)):
+        known = list(refresh_before(recording.log, lambda op, t=t: reads_rows(op) and touches(op, t, "reads")))
+        assert len(known) == 1 and known[0] >= recorded[t]
+        if t + 1 < len(tables):
+            assert known[0] < recorded[t + 1]
 
 
 @pytest.mark.parametrize("frequency", [1, 3])
@@ -242,10 +275,12 @@ def test_refreshed_halos_are_not_fetched_again(frequency: int) -> None:
 SCENES = [
     "rest, far", "running statistics", "rest-is in three pieces, far", "rest-is, running statistics, disk",
     "evaluation writes", "evaluation writes, plain", "running statistics, far, accumulate, clip", "exact input",
+    "pna, running statistics", "pna, far",
 ]  # fmt: skip
 # Where what a module leaves out is found first.
 FIRST = {
     "disk": ["rest-is, running statistics, disk"], "inference": ["evaluation writes", "evaluation writes, plain"],
+    "context": ["rest, far", "running statistics", "rest", "pna, far", "pna, running statistics"],
     "norm": ["running statistics"], "history": ["tables alone"], "table": ["tables alone"], "engine": ["from the beginning"],
 }  # fmt: skip
 
@@ -287,7 +322,7 @@ def from_the_beginning(model: str, **options: Any) -> list[str]:
     return check(recording.log, known=[*run.state(), *adj, made.features.rows, made.aggregated()])
 
 
-MODULES = (history, table, on_disk, context, inputs, norm, inference, engine, refresh, rest, rest_is, frequency)
+MODULES = (history, table, on_disk, context, inputs, norm, pyg, inference, engine, refresh, rest, rest_is, frequency)
 ALL = [
     *((streams, *mutant) for mutant in mutants(streams, inside=["Streams"])),
     *((module, *mutant) for module in MODULES for mutant in mutants(module)),
@@ -301,5 +336,6 @@ def test_steps_are_in_order_as_they_are(tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", range(len(ALL)), ids=[f"{m.__name__.split('.')[-1]}-{what}" for m, what, _ in ALL])
 def test_no_wait_can_be_left_out(number: int, tmp_path: Path) -> None:
     module, what, mutant = ALL[number]
+    first = FIRST.get(module.__name__.split(".")[-1], [])
     with installed(module, mutant):
-        assert next(complaints(tmp_path, FIRST.get(module.__name__.split(".")[-1], [])), None) is not None, f"{what} makes no difference"
+        assert next(complaints(tmp_path, first), None) is not None, f"{what} makes no difference"
