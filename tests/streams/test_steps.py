@@ -67,7 +67,7 @@ CASES: dict[str, dict[str, Any]] = {
         model="gcn", **REST, eval_updates_history=True, evaluate=True, dtype="bfloat16", tier="far"
     ),
     "pna, running statistics": dict(model="pna", **REST, refresh_mode="eval", batch_norm=True, dropout=0.3),
-    "pna, far": dict(model="pna", **REST_IS, tier="far"),
+    "pna, far": dict(model="pna", **REST_IS, tier="far", eval_updates_history=True, evaluate=True),
     "gin, disk": dict(model="gin", **REST, batch_norm=True, tier="disk"),
     "narrow": dict(model="gcn-norm", **REST_IS, dtype="bfloat16", amp=True),
 }
@@ -215,12 +215,16 @@ class PyGGIN(HistoryGNN):
 @pytest.mark.parametrize("mode", ["train", "eval"])
 @pytest.mark.parametrize("far", [False, True])
 def test_layers_of_pyg(mode: str, far: bool) -> None:
-    run = Run(PyGGIN(), **REST, refresh_mode=mode, far=far)
+    assert layers_of_pyg(refresh_mode=mode, far=far) == []
+
+
+def layers_of_pyg(**options: Any) -> list[str]:
+    run = Run(PyGGIN(), **REST, **options)
     run.step()
     with Recording() as recording:
         run.use(recording)
         run.losses(STEPS)
-    assert check(recording.log) == []
+    return check(recording.log)
 
 
 def refresh_before(log: list[Record], which: Callable[[Op], bool]) -> Iterator[int]:
@@ -275,20 +279,23 @@ def test_refreshed_halos_are_not_fetched_again(frequency: int) -> None:
 SCENES = [
     "rest, far", "running statistics", "rest-is in three pieces, far", "rest-is, running statistics, disk",
     "evaluation writes", "evaluation writes, plain", "running statistics, far, accumulate, clip", "exact input",
-    "pna, running statistics", "pna, far",
+    "pna, running statistics", "pna, far", "evaluation writes, far",
 ]  # fmt: skip
 # Where what a module leaves out is found first.
 FIRST = {
-    "disk": ["rest-is, running statistics, disk"], "inference": ["evaluation writes", "evaluation writes, plain"],
+    "disk": ["rest-is, running statistics, disk"],
+    "inference": ["evaluation writes", "evaluation writes, plain", "pna, far", "evaluation writes, far"],
     "context": ["rest, far", "running statistics", "rest", "pna, far", "pna, running statistics"],
-    "norm": ["running statistics"], "history": ["tables alone"], "table": ["tables alone"], "engine": ["from the beginning"],
+    "norm": ["running statistics"], "pyg": ["layers of pyg"], "history": ["tables alone"], "table": ["tables alone"], "engine": ["from the beginning"],
 }  # fmt: skip
 
 
 def complaints(folder: Path, first: list[str]) -> Iterator[str]:
     """What the checker says about steps of several runs, some of them first."""
-    for case in dict.fromkeys([*first, *SCENES, "tables alone", "from the beginning"]):
-        if case == "tables alone":
+    for case in dict.fromkeys([*first, *SCENES, "tables alone", "from the beginning", "layers of pyg"]):
+        if case == "layers of pyg":
+            yield from layers_of_pyg(refresh_mode="eval")
+        elif case == "tables alone":
             for far in (True, False):
                 yield from tables_alone(far)
         elif case == "from the beginning":
