@@ -39,19 +39,11 @@ def reverse(rowptr: Tensor, col: Tensor) -> Csr:
     return buckets.edges_to_csr(None, col, rowptr.numel() - 1, rowptr=rowptr, sort=False)[:2]
 
 
-def reverse_with_names(rowptr: Tensor, col: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Reverse every edge: (rowptr, col, edge ids int32 or int64 [E]), where ids are positions in the given ``col``."""
-    rowptr, col = dense(rowptr), dense(col)
-    rowptr, col, names = buckets.edges_to_csr(None, col, rowptr.numel() - 1, rowptr=rowptr, sort=False, names=True)
-    assert names is not None
-    return rowptr, col, names
-
-
 def symmetrise(rowptr: Tensor, col: Tensor) -> Csr:
     """Add the reverse of every edge and keep each edge once."""
     rowptr, col = dense(rowptr), dense(col)
     backwards = reverse(rowptr, col)
-    # Only the reverses that the graph lacks are stored beside it while the union is made.
+    # Only the missing reverse edges are stored beside the graph during the union.
     missing = kernels.rewrite(rowptr, col, kernels.MISSING, backwards)
     del backwards
     return kernels.rewrite(rowptr, col, kernels.UNION, missing)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ..config import Config, add_flags, parse_flags
 from ..data.sizes import sizes_of
-from ..training.folder import InUse
+from ..training.logger import InUse
 from ..utils.errors import UserError, did_you_mean, is_users
 from ..utils.malloc import keep_freed_memory
 from ..utils.progress import notice, progress

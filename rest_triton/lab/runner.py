@@ -15,7 +15,7 @@ from typing import Any
 from ..config import Config, flag
 from ..training.checkpoint import Unusable
 from ..training.diagnosis import NotFinite
-from ..training.folder import InUse
+from ..training.logger import InUse
 from ..training.run import train
 from ..utils.errors import UserError, is_users
 from ..utils.files import write_whole

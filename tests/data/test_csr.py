@@ -13,6 +13,7 @@ from torch import Tensor
 
 from rest_triton.data import csr
 from rest_triton.kernels.cpu import buckets
+from rest_triton.ops.adjacency import reverse_with_names
 
 
 def pairs(rowptr: Tensor, col: Tensor) -> Tensor:
@@ -86,7 +87,7 @@ def test_reverse(graph: tuple[int, Tensor], on_threads: None) -> None:
     rowptr, col = csr_of(edges, nodes)
     expected = csr_of(edges.flip(1), nodes)
     assert_same(csr.reverse(rowptr, col), expected)
-    rowptr_back, col_back, names = csr.reverse_with_names(rowptr, col)
+    rowptr_back, col_back, names = reverse_with_names(rowptr, col)
     assert_same((rowptr_back, col_back), expected)
     there = pairs(rowptr, col)
     assert torch.equal(pairs(rowptr_back, col_back), there[names.long()].flip(1))
@@ -200,11 +201,11 @@ def test_wide_indices(monkeypatch: pytest.MonkeyPatch) -> None:
         narrow_result, wide_result = function(rowptr, col), function(rowptr, wide)
         assert torch.equal(narrow_result[0], wide_result[0])
         assert wide_result[1].dtype == torch.int64 and torch.equal(narrow_result[1].long(), wide_result[1])
-    names = csr.reverse_with_names(rowptr, col)[2]
+    names = reverse_with_names(rowptr, col)[2]
     monkeypatch.setattr(buckets, "NARROW", 30)
     made = csr.from_edges(edges[:, 1], edges[:, 0], nodes)
     assert made[1].dtype == torch.int64 and torch.equal(made[1], wide)
-    wide_names = csr.reverse_with_names(rowptr, col)[2]
+    wide_names = reverse_with_names(rowptr, col)[2]
     assert wide_names.dtype == torch.int64 and torch.equal(wide_names, names.long())
 
 
@@ -221,6 +222,7 @@ def test_bucket_sizes(nodes: int, edges: int) -> None:
 MEASURE = """
 import gc, sys, torch
 from rest_triton.data import csr
+from rest_triton.ops.adjacency import reverse_with_names
 
 def peak_of(function):  # (bytes at the most beyond those before, bytes of the result)
     gc.collect()
@@ -241,7 +243,7 @@ def steps(nodes, edges):
     yield "from_edges", lambda: csr.from_edges(source, target, nodes)
     yield "from_edges mirror", lambda: csr.from_edges(source, target, nodes, mirror=True)
     yield "reverse", lambda: csr.reverse(*directed)
-    yield "reverse_with_names", lambda: csr.reverse_with_names(*directed)
+    yield "reverse_with_names", lambda: reverse_with_names(*directed)
     yield "symmetrise one way", lambda: csr.symmetrise(*directed)
     yield "symmetrise half", lambda: csr.symmetrise(*half)
     yield "deduplicate", lambda: csr.deduplicate(*directed)

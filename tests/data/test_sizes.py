@@ -9,7 +9,7 @@ import pytest
 
 from rest_triton.data.datasets import load
 from rest_triton.data.sizes import UNKNOWN_CLASSES, Sizes, sizes_of
-from rest_triton.plan import plan
+from rest_triton.training.plan import plan
 from rest_triton.utils.errors import UserError
 
 from ..settings import Settings

@@ -12,7 +12,7 @@ import pytest
 
 from rest_triton.lab import __main__ as command
 from rest_triton.lab import runner
-from rest_triton.training.folder import claimed
+from rest_triton.training.logger import claimed
 
 from ..training.commands import refusal
 

@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from rest_triton.methods.loss import mean_loss
 from rest_triton.sampling.batch import Batch
-from rest_triton.training.metrics import loss_for, scores
+from rest_triton.training.metrics import scores
 from rest_triton.training.staleness import GradientError, exact_engine, gradient_errors, predictions, table_staleness
 from rest_triton.training.trainer import Trainer
 
@@ -32,7 +33,7 @@ def begun(epochs: int = 0, **changes: Any) -> Trainer:
 
 
 def gradients_of(trainer: Trainer) -> list[tuple[Batch, GradientError]]:
-    loss = partial(loss_for, trainer.loaded.graph, device=trainer.device)
+    loss = partial(mean_loss, trainer.loaded.graph, device=trainer.device)
     return list(gradient_errors(trainer.engine, trainer.method.cover(), loss, trainer.step))
 
 
@@ -132,7 +133,7 @@ def test_gradients_of_stale_tables(model: str) -> None:
     before = [table.rows.clone() for table in trainer.history.tables]
     whole, added = full.method.batches(1)[0], gradients(trainer.model)
     for batch, found in gradients_of(trainer):
-        loss = loss_for(trainer.loaded.graph, batch, trainer.device)
+        loss = mean_loss(trainer.loaded.graph, batch, trainer.device)
         stale, fresh = (one.engine.gradients(batch, 1, loss)[0] for one in (trainer, filled))
         exact, logits = full.engine.gradients(whole, 1, lambda h, batch=batch, loss=loss: loss(h[batch.rows]))
         assert found.norm == pytest.approx(float(exact.norm()), rel=1e-3)
@@ -142,7 +143,9 @@ def test_gradients_of_stale_tables(model: str) -> None:
         distance = trainer.engine.predict(batch, 1) - logits[batch.rows]
         assert found.output == pytest.approx(float(distance.norm()), rel=1e-2)
         halo = batch.halo(trainer.loaded.adj)
-        away = [(a.rows - b.rows)[halo].norm(dim=1) for a, b in zip(trainer.history.tables, filled.store.tables, strict=True)]
+        away = [
+            (a.rows - b.rows)[halo].norm(dim=1) for a, b in zip(trainer.history.tables, filled.store.tables, strict=True)
+        ]
         assert found.farthest == pytest.approx([float(d.max()) for d in away], rel=1e-2)
         assert found.mean == pytest.approx([float(d.mean()) for d in away], rel=1e-2)
         assert found.aggregate == pytest.approx(aggregates(trainer, filled, batch), rel=1e-2)

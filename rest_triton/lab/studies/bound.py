@@ -32,6 +32,7 @@ from torch.nn import Module
 
 from ...config import Config
 from ...data.clusters import load_data
+from ...methods.loss import mean_loss
 from ...nn import APPNP, GCN, GCNII
 from ...ops import Adjacency
 from ...training.checkpoint import epochs, read, read_tables, tables_path
@@ -150,7 +151,7 @@ def measure(config: Config, folder: Path) -> None:
             raise UserError(f"{checkpoint} is without its tables; remove {folder}, and the run begins anew")
         exact_input = config.input == "exact"
         known = constants(trainer.model, loaded.adj, directed=bool(loaded.graph.directed), exact_input=exact_input)
-        near, loss = neighbourhoods(loaded.adj), partial(loss_for, loaded.graph, device=trainer.device)
+        near, loss = neighbourhoods(loaded.adj), partial(mean_loss, loaded.graph, device=trainer.device)
         for batch, error in gradient_errors(trainer.engine, trainer.method.cover()[:MOST], loss, trainer.step):
             sharp, papers = sums(known, error.aggregate, error.farthest, near[batch.rows])
             batches.append(asdict(error) | {"sharp": sharp, "paper": papers, "nodes": len(batch)})
