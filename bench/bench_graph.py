@@ -12,6 +12,7 @@ from rest_triton.data import csr
 from rest_triton.data.datasets import load, synthetic
 from rest_triton.data.partition import partition
 from rest_triton.ops import Adjacency, history_spmm
+from rest_triton.ops.adjacency import reverse_with_names
 from rest_triton.sampling.batch import Batch, ClusterLoader, PositionMaps
 
 from .harness import OURS, Bench, Limit
@@ -64,7 +65,7 @@ def bench_csr(bench: Bench, name: str) -> None:
     graph = csr.from_edges(source, target, nodes, deduplicate=True)
     order = (torch.randperm(nodes),) if name == "permute" else ()
     case = f"{nodes:,} nodes, {len(graph[1]):,} edges"
-    runs = {OURS: partial(getattr(csr, name), *graph, *order)}
+    runs = {OURS: partial(reverse_with_names if name == "reverse_with_names" else getattr(csr, name), *graph, *order)}
     bench.in_turn(name, case, runs, [copying(len(graph[1]))], rounds=5)
 
 

@@ -19,6 +19,4 @@ x = torch.randn(500, width, requires_grad=True)
 z = history_spmm(adj, rows, position, x, table)  # [500, 128], over all neighbours
 y = activate(z, dropout=0.5, seed=1, rows=rows, history=table)  # ReLU, write to the table, dropout
 y.sum().backward()  # the same op on the reverse graph
-print(
-    f"result {list(y.shape)}, smallest value in the rows written {float(table[rows].min())}, gradient {float(x.grad.norm()):.2f}"
-)
+print(f"result {list(y.shape)}, gradient of x {list(x.grad.shape)} with norm {float(x.grad.norm()):.2f}")

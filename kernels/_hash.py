@@ -1,10 +1,9 @@
-"""The counter-based hash behind dropout, as far as the host computes it.
+"""The counter-based hash of dropout: its definition, and the part that the host computes.
 
-Every backend draws bit for bit the same masks: a mask is a pure function of a seed and of *what* is dropped
-(an edge's index, or a row's global id and a feature), never of the device, the thread or the order of work. So
-nothing is stored for backward, and the same seed means the same mask on a CPU and on a GPU.
+A mask is a pure function of a seed and an index (an edge's index, or a row's global id and a feature). The device, the
+thread and the order of work do not matter. So all backends draw bitwise equal masks, and backward stores none.
 
-All arithmetic wraps modulo 2**64 (2**32 where said)::
+All arithmetic wraps modulo 2**64, or 2**32 where noted::
 
     mix64(z)  z = (z ^ z >> 30) * MIX1;  z = (z ^ z >> 27) * MIX2;  z ^ z >> 31       (splitmix64's finaliser)
     key       mix64(seed + GOLDEN64)                                                  (once per launch, on the host)
@@ -14,9 +13,9 @@ All arithmetic wraps modulo 2**64 (2**32 where said)::
               v ^= k1;  v *= MULT2;  v ^= v >> 16;  v >> 8                            (24 bits, modulo 2**32)
     kept iff  bits >= threshold(p)
 
-The per-feature part is 32-bit because it runs once per element: four of its steps fit where one 64-bit multiply
-would. ``k1`` enters between the two multiplications, so that two rows whose ``k0`` lie a few steps apart do not
-share a shifted mask. 24 bits give a probability to within 6e-8 and leave room for p = 1 in 32-bit arithmetic.
+The per-feature part is 32-bit because it runs once per element: four of its steps cost as much as one 64-bit multiply.
+``k1`` is added between the two multiplications, so that two rows with close ``k0`` do not share a shifted mask. 24 bits
+give a probability to within 6e-8 and leave room for p = 1 in 32-bit arithmetic.
 """
 
 MASK64 = (1 << 64) - 1
@@ -43,10 +42,10 @@ def seed_key(seed: int) -> int:
 
 
 def threshold(p: float) -> int:
-    """What the 24 bits of a kept element reach at least."""
+    """The smallest 24-bit value of a kept element."""
     return round(p * (1 << 24))
 
 
 def keep_scale(p: float) -> float:
-    """What a kept value is multiplied by; for p = 1 nothing is kept and the value is never used."""
+    """The factor of kept values, 1 / (1 - p). For p = 1 nothing is kept and the factor is not used."""
     return 1.0 / (1.0 - p) if p < 1.0 else 0.0

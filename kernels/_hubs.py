@@ -1,7 +1,7 @@
-"""When a row is too long for one worker.
+"""The limit above which a row is a hub, and the length of its segments.
 
-A hub is a row with more than ``HUB_DEGREE`` edges. It is cut into segments of ``HUB_SEGMENT`` edges whose partial
-sums are added in order: no atomics, so two runs are bitwise equal.
+A hub has more than ``HUB_DEGREE`` edges. It is split into segments of ``HUB_SEGMENT`` edges. Their partial sums are added
+in order and without atomics, so two runs are bitwise equal.
 """
 
 HUB_DEGREE = 2048

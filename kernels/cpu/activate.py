@@ -3,7 +3,7 @@
     z = h * scale + shift;  a = relu(z);  history[history_rows[i]] = a;  y = a / (1 - p) where kept, else 0
 
 Bytes: h read, y and the history rows written, nothing else. Backward reads grad_y and one saved matrix and writes grad_h.
-The row at hand stays in the first-level cache: the steps are a few loops over it, each simple enough to vectorise.
+The current row stays in the first-level cache. The steps are a few loops over it, each simple enough to vectorise.
 """
 
 import numpy as np
@@ -27,8 +27,10 @@ from .sums import add_to, fixed_chunks, sum_parts
 
 @njit(fastmath={"contract"})
 def normalise(target_address, source_address, scale_address, shift_address, floor, width):
-    """target = max(source * scale + shift, floor), scale and shift optional; target may be source. The floor is 0 for ReLU
-    and minus infinity without; written this way round, a NaN stays a NaN."""
+    """target = max(source * scale + shift, floor), scale and shift optional; target may be source.
+
+    The floor is 0 with ReLU and minus infinity without. The comparison is written so that a NaN stays a NaN.
+    """
     target, source, scale, shift = (
         f32_at(target_address),
         f32_at(source_address),
@@ -54,7 +56,7 @@ def normalise(target_address, source_address, scale_address, shift_address, floo
 
 @njit
 def drop(target_address, source_address, width, key, row_id, limit, kept):
-    """target = dropout of source: what a hash of (key, row_id, feature) says."""
+    """target = dropout of source, with the mask given by a hash of (key, row_id, feature)."""
     target, source = f32_at(target_address), f32_at(source_address)
     word = counter_word(key, row_id)
     low, high = np.uint32(word), np.uint32(word >> np.uint64(32))
@@ -80,7 +82,7 @@ def activate_task(block):
         if begin >= count:
             break
         for i in range(begin, min(begin + chunk, count)):
-            # Rows of float32 are read and written where they are; the others pass through the scratch row.
+            # float32 rows are read and written in place; other dtypes are converted in the scratch row.
             source, target = h + i * h_stride, y + i * y_stride
             if h_dtype != FLOAT32:
                 load_row(row, source, h_dtype, width)
@@ -95,12 +97,12 @@ def activate_task(block):
                 active = into
             if y_dtype != FLOAT32:
                 store_row(target, y_dtype, active, width)
-    scratch[0] = 0  # in use until here: it is reached by address only, which Numba does not see
+    scratch[0] = 0  # keeps scratch alive: Numba does not see uses by address
 
 
 @njit(fastmath={"contract"})
 def mask_by_input(grad_address, h_address, scale_address, shift_address, width):
-    """grad = 0 where ReLU cut h * scale + shift."""
+    """grad = 0 where h * scale + shift is not positive."""
     grad, h, scale, shift = f32_at(grad_address), f32_at(h_address), f32_at(scale_address), f32_at(shift_address)
     if scale_address != 0 and shift_address != 0:
         for d in range(width):
@@ -118,7 +120,7 @@ def mask_by_input(grad_address, h_address, scale_address, shift_address, width):
 
 @njit
 def mask_by_output(target_address, grad_address, y_address, factor, width):
-    """target = grad * factor, and 0 where y is: there it was dropped or cut by ReLU, and neither passes a gradient."""
+    """target = grad * factor, and 0 where y is 0: there the value was dropped or negative."""
     target, grad, y = f32_at(target_address), f32_at(grad_address), f32_at(y_address)
     for d in range(width):
         target[d] = np.float32(0) if y[d] <= 0 else grad[d] * factor

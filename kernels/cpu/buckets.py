@@ -1,9 +1,9 @@
 """Edges in any order to CSR, on a CPU: a counting sort in two levels.
 
-Nodes are dealt into buckets of 2^shift consecutive ids. The edges are scattered into their buckets, each thread following
-cursors of its own (a histogram per chunk of edges says where they start), and then every bucket is sorted on its own, in
-cache. No atomics, and every step is stable: the result does not depend on the number of threads. An edge waits in its bucket
-as its value, where it will stay, and 2 bytes that say which node of the bucket it belongs to.
+A bucket holds 2^shift consecutive node ids. First the edges are scattered into buckets. Each chunk of edges has its own
+cursors, which come from a histogram. Then every bucket is sorted in cache. There are no atomics and every step is stable,
+so the number of threads does not change the result. In its bucket, an edge is stored as its value, already in the result's
+array, and 2 bytes for the node within the bucket.
 
 Bytes: each end of an edge is read twice; (index size + 2) per edge are written and read, and the index again written.
 """
@@ -24,16 +24,16 @@ VALUES, VALUES_WIDE, LOW, NAMES, NAMES_WIDE = range(13, 18)
 A_VALUES, A_WIDE, A_LOW, A_NAMES, A_NAMES_WIDE, A_STARTS, A_KEPT = range(3, 10)
 A_DEGREES, A_NODES, A_SHIFT, A_BITS, A_UNIQUE, A_LARGEST = range(10, 16)
 
-BUCKET_EDGES = 1 << 16  # what a bucket should hold: two buffers of 8 bytes for each lie in a second-level cache
-MOST_BUCKETS = 1 << 12  # one thread writes to so many places at once
+BUCKET_EDGES = 1 << 16  # edges of a bucket: two buffers of 8 bytes per edge fit a second-level cache
+MOST_BUCKETS = 1 << 12  # the number of places that one thread writes to at a time
 MOST_SHIFT = 16  # the node within its bucket is a uint16
 CHUNKS_PER_THREAD = 4
-NARROW = 1 << 31  # so many nodes, or edges, are counted by an int32
+NARROW = 1 << 31  # up to this number of nodes or edges, int32 is enough
 
 
 @njit(forceinline=True)
 def row_of(rowptr, nodes, k):
-    """The row that edge k lies in: the last one that starts at or before it and is not empty."""
+    """The row of edge k: the last non-empty row that starts at or before k."""
     low, high = 0, nodes
     while high - low > 1:
         middle = (low + high) // 2
@@ -65,7 +65,7 @@ def count_task(block):
 
 @njit(forceinline=True)
 def put(cursors, shift, key, value, values, wide, low):
-    """The edge (value -> key) into the next place of key's bucket; that place."""
+    """Put the edge (value -> key) into the next place of key's bucket, and return that place."""
     cursor = cursors + 8 * (key >> shift)
     place = load_i64(cursor)
     store_i64(cursor, place + 1)
@@ -76,7 +76,7 @@ def put(cursors, shift, key, value, values, wide, low):
 
 @Task
 def scatter_task(block):
-    """Every edge into its bucket. With ROWPTR the sources are the rows of a CSR."""
+    """Put every edge into its bucket. With ROWPTR the sources are the rows of a CSR."""
     count, chunk, target, wide = block[COUNT], block[CHUNK], block[TARGET], block[TARGET_WIDE]
     source, source_wide, shift = block[SOURCE], block[SOURCE_WIDE], block[SHIFT]
     rowptr, values, values_wide, low, names = block[ROWPTR], block[VALUES], block[VALUES_WIDE], block[LOW], block[NAMES]
@@ -108,10 +108,10 @@ def scatter_task(block):
 
 @Task
 def arrange_task(block):
-    """Sort each bucket by node, and by value too where BITS says how many bits those have; no edge twice if UNIQUE.
+    """Sort each bucket by node, and also by value if BITS > 0 (the bits of a value). UNIQUE removes duplicates.
 
-    Leaves the kept edges at the front of the bucket, degrees[node + 1] and kept[bucket]. With NAMES, the words are the
-    places in the bucket, and values and names are fetched by them.
+    Writes the kept edges to the front of the bucket, degrees[node + 1] and kept[bucket]. With NAMES, places in the bucket
+    are sorted, and values and names are fetched by them.
     """
     values, wide, low, names, shift = block[A_VALUES], block[A_WIDE], block[A_LOW], block[A_NAMES], block[A_SHIFT]
     largest, bits, degrees = block[A_LARGEST], block[A_BITS], block[A_DEGREES]
@@ -163,12 +163,12 @@ def arrange_task(block):
             node += 1
             degree = 0
         store_i64(block[A_KEPT] + 8 * bucket, kept)
-    memory[0] = 0  # in use until here: reached by address only
+    memory[0] = 0  # keeps memory alive: Numba does not see uses by address
     fetched[0] = 0
 
 
 def bucket_shift(nodes: int, edges: int) -> int:
-    """How many bits of a node's id say which node of its bucket it is."""
+    """The number of low bits of a node's id that identify it within its bucket."""
     wanted = min(MOST_BUCKETS, max(1, edges // BUCKET_EDGES))
     return min(MOST_SHIFT, max(0, (-(-nodes // wanted) - 1).bit_length()))
 
@@ -184,12 +184,12 @@ def edges_to_csr(
     unique: bool = False,
     names: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-    """(rowptr, col, names): the edges source[k] -> target[k], listed by target.
+    """(rowptr, col, names): the CSR of the edges source[k] -> target[k], sorted by target.
 
     Args:
-        rowptr: instead of source: edge k starts in the row of this CSR that it lies in.
-        mirror: also every edge the other way round; sort: columns ascend in each row (else: the order of the edges);
-        unique: no edge twice (needs sort); names: also k for each edge (without mirror, sort and unique).
+        rowptr: replaces source: the source of edge k is its row in this CSR.
+        mirror: add the reverse of every edge. sort: columns ascend in each row; otherwise they keep the order of the edges.
+        unique: remove duplicates (requires sort). names: also return k of each edge (without mirror, sort and unique).
     """
     count = target.numel()
     edges = 2 * count if mirror else count
@@ -199,14 +199,14 @@ def edges_to_csr(
     chunk = max(1, -(-count // chunks))
     chunks = -(-count // chunk)
     cursors = np.zeros((chunks, buckets), np.int64)
-    # A CSR keeps the width of its indices; edges get the one that their number of nodes needs.
+    # A CSR keeps its index type; for a list of edges, the number of nodes decides.
     wide = nodes > NARROW if rowptr is None else target.dtype == torch.int64
     names_wide = edges > NARROW
     ends = (source, int(source is not None and source.dtype == torch.int64), target, int(target.dtype == torch.int64))
     common = (*ends, rowptr, nodes, int(mirror), shift, buckets, cursors.ctypes.data)
     count_task.launch(count, chunk, *common)
 
-    # NumPy's memory, for it can be made smaller where it lies.
+    # NumPy's memory, because it can be shrunk in place.
     values = np.empty(edges, np.int64 if wide else np.int32)
     edge_names = np.empty(edges, np.int64 if names_wide else np.int32) if names else None
     names_address = 0 if edge_names is None else edge_names.ctypes.data
@@ -234,11 +234,11 @@ def edges_to_csr(
 
 
 def close_gaps(values: np.ndarray, starts: np.ndarray, kept: np.ndarray) -> None:
-    """Move the first kept[b] elements from each starts[b] together, and give back the memory behind them."""
+    """Move the first kept[b] elements of each starts[b] together, and release the memory behind them."""
     end = 0
     for begin, size in zip(starts.tolist(), kept.tolist(), strict=False):
         if end != begin and size:
             at = values.ctypes.data
             ctypes.memmove(at + end * values.itemsize, at + begin * values.itemsize, size * values.itemsize)
         end += size
-    values.resize(end, refcheck=False)  # realloc: pages at the end go back, nothing is copied
+    values.resize(end, refcheck=False)  # realloc: pages at the end are released, nothing is copied

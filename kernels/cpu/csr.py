@@ -1,7 +1,7 @@
-"""A CSR with ascending columns made into another one, row by row, on a CPU.
+"""Row-wise transformations of a CSR with ascending columns, on a CPU.
 
-What a row becomes is decided from front to back, without a buffer; it is counted in one pass and written in a second one, so
-that the result is allocated at its exact size. Bytes: the columns read twice and written once.
+A row is transformed from front to back, without a buffer. A first pass counts and a second one writes, so the result is
+allocated at its exact size. Bytes: the columns read twice and written once.
 """
 
 import math
@@ -24,10 +24,10 @@ POWER, SCALE = 4, 5
 UNIQUE = 0  # each column once
 LOOPS = 1  # the row's own node once, and all columns that are not it
 NO_LOOPS = 2  # all columns that are not the row's own node
-MISSING = 3  # the columns of the other that are not in the row, each once
-UNION = 4  # each column once, and the other's: MISSING's result
+MISSING = 3  # the columns of the other CSR's row that are not in this row, each once
+UNION = 4  # each column once, and the other CSR's columns, which MISSING returned
 
-FEW_ROWS = 64  # rows that are sorted together by permute
+FEW_ROWS = 64  # rows that permute sorts together
 
 
 @njit(forceinline=True)
@@ -39,7 +39,7 @@ def emit(out, wide, at, value):
 
 @njit
 def rewrite_row(mode, g, col, wide, begin, end, other, other_begin, other_end, out, at):
-    """Write the new row from out[at] on, or with out = 0 only go through it; where it ends."""
+    """Write the new row from out[at] on, or only count it if out = 0. Returns where it ends."""
     if mode == UNIQUE:
         for k in range(begin, end):
             c = load_index(col, wide, k)
@@ -87,7 +87,7 @@ def rewrite_row(mode, g, col, wide, begin, end, other, other_begin, other_end, o
 
 @Task
 def rewrite_task(block):
-    """out_rowptr[g + 1] = the length of each new row (OUT = 0), or the rows themselves."""
+    """out_rowptr[g + 1] = the length of each new row if OUT = 0, else write the rows."""
     count, chunk, rowptr, col, wide = block[COUNT], block[CHUNK], block[ROWPTR], block[COL], block[WIDE]
     other_rowptr, other, mode, out_rowptr, out = (
         block[OTHER_ROWPTR],
@@ -114,7 +114,7 @@ def rewrite_task(block):
 def rewrite(
     rowptr: torch.Tensor, col: torch.Tensor, mode: int, other: tuple[torch.Tensor, torch.Tensor] | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The CSR whose rows are what ``mode`` makes of this one's; the same arrays where nothing changes."""
+    """The CSR with all rows transformed by ``mode``. Returns the given arrays if nothing changes."""
     nodes, wide = rowptr.numel() - 1, int(col.dtype == torch.int64)
     other_rowptr, other_col = other if other is not None else (None, None)
     if other_col is not None:
@@ -125,16 +125,16 @@ def rewrite(
     rewrite_task.launch(nodes, chunk, rowptr, col, wide, other_rowptr, other_col, mode, out_rowptr, None)
     torch.cumsum(out_rowptr, 0, out=out_rowptr)
     if (other_col is None or (mode == UNION and other_col.numel() == 0)) and torch.equal(out_rowptr, rowptr):
-        return rowptr, col  # in each of these ways a row that keeps its length keeps its columns
+        return rowptr, col  # in these modes a row that keeps its length keeps its columns
     out = torch.empty(int(out_rowptr[-1]), dtype=col.dtype)
-    if out.numel():  # without a place to write to it would count again
+    if out.numel():  # OUT = 0 would count again
         rewrite_task.launch(nodes, chunk, rowptr, col, wide, other_rowptr, other_col, mode, out_rowptr, out)
     return out_rowptr, out
 
 
 @Task
 def permute_task(block):
-    """out row i = row order[i], its columns renamed and ascending. CHUNK rows are sorted at once, in cache."""
+    """out row i = row order[i] with new column ids, ascending. CHUNK rows are sorted together, in cache."""
     count, chunk, rowptr, col, wide = block[COUNT], block[CHUNK], block[ROWPTR], block[COL], block[WIDE]
     order, new_id, new_wide, out_rowptr, out = (
         block[ORDER],
@@ -166,11 +166,11 @@ def permute_task(block):
         at = load_i64(out_rowptr + 8 * first)
         for i in range(size):
             store_index(out, wide, at + i, np.int64(load_u64(words + 8 * i) & np.uint64((1 << 48) - 1)))
-    memory[0] = 0  # in use until here: reached by address only
+    memory[0] = 0  # keeps memory alive: Numba does not see uses by address
 
 
 def permute(rowptr: torch.Tensor, col: torch.Tensor, order: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The CSR in which node i is what node order[i] was."""
+    """The CSR whose node i is node order[i] of the given one."""
     nodes = rowptr.numel() - 1
     out_rowptr = torch.empty(nodes + 1, dtype=torch.int64)
     out_rowptr[0] = 0
@@ -192,8 +192,8 @@ def permute(rowptr: torch.Tensor, col: torch.Tensor, order: torch.Tensor) -> tup
 
 @Task
 def fingerprint_task(block):
-    """Per chunk of rows: two sums of hashes of its edges, the first of them also with the ends exchanged; whether columns
-    fall within a row."""
+    """Per chunk of rows: two sums of hashes of its edges, the first one also for the reversed edges, and the number of
+    descents within rows."""
     count, chunk, rowptr, col, wide, key = (
         block[COUNT],
         block[CHUNK],
@@ -228,8 +228,8 @@ def fingerprint_task(block):
 def fingerprint(rowptr: torch.Tensor, col: torch.Tensor, key: int) -> tuple[int, int, int, bool]:
     """(sum of hashes of the edges, another one, the first one of the reversed edges, columns ascend), modulo 2^64.
 
-    Equal first and third: each edge is there the other way round as often as this way. It is a sum, so that this can be told
-    without looking for the other edge; that two different sets of edges have one sum happens once in 2^64 times.
+    If the first and the third are equal, every edge has its reverse. A sum does not depend on the order, so the reverse
+    need not be searched. Two different sets of edges have equal sums with a probability of 2^-64.
     """
     nodes = rowptr.numel() - 1
     chunk = chunk_size(nodes, 16, 4096)

@@ -2,7 +2,7 @@
 
     grad[e] = scale * row_scale[g] * col_scale[c] * keep(e) * <grad_out[i], src(c)>      for the edges of rows only
 
-Bytes: as many as the forward reads, plus 4 per edge written.
+Bytes: those that the forward reads, plus 4 per edge written.
 """
 
 import numpy as np
@@ -40,7 +40,7 @@ def edge_grad_task(block):
                 if dtype != e.SKIPPED:
                     value = factor * weight * dot_row(grad_row, address, dtype, width)
                 store_f32(block[GRAD] + 4 * e.edge_name(words[e.EDGE_ID], words[e.EDGE_ID_WIDE], k), value)
-    scratch[0] = 0  # in use until here: it is reached by address only, which Numba does not see
+    scratch[0] = 0  # keeps scratch alive: Numba does not see uses by address
 
 
 def edge_grad(
@@ -60,7 +60,7 @@ def edge_grad(
     edge_dropout: float,
     seed: int,
 ) -> None:
-    """Launch. Only entries of the rows' own edges are written."""
+    """Launch. Only the entries of the edges of ``rows`` are written."""
     if grad_out.numel() == 0:
         return
     edge_grad_task.launch(

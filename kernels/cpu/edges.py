@@ -1,4 +1,4 @@
-"""Walking the edges of a batch: where a neighbour's row lies, what it weighs, and whether it takes part at all."""
+"""The edges of a batch: the address and the weight of a neighbour's row, and whether the edge was dropped."""
 
 import numpy as np
 import torch
@@ -10,7 +10,7 @@ from .intrinsics import load_f32, load_i32, load_index, prefetch, prefetch_near
 from .pool import chunk_size
 from .rowtypes import code, row_bytes
 
-SKIPPED = 3  # in the place of a dtype: the edge was dropped, or its source is absent
+SKIPPED = 3  # a dtype code: the edge was dropped, or its source matrix is absent
 
 # The words of a task's block that describe adjacency and sources, in the order of ``source_words``.
 (
@@ -22,12 +22,12 @@ SKIPPED = 3  # in the place of a dtype: the edge was dropped, or its source is a
 ) = range(1, 25)  # fmt: skip
 LINE = 64  # bytes
 SCOUT = 16  # edges
-FIRST_OWN = 25  # where the words begin that only one task has
+FIRST_OWN = 25  # the first word that belongs to one task only
 
 
 @njit(forceinline=True)
 def edge_name(edge_id, edge_id_wide, k):
-    """The index by which edge k is known to edge_weight and to dropout."""
+    """The index of edge k in edge_weight and in the dropout hash."""
     return k if edge_id == 0 else load_index(edge_id, edge_id_wide, k)
 
 
@@ -35,12 +35,12 @@ def edge_name(edge_id, edge_id_wide, k):
 def locate(words, keep_scale, k):
     """(address of the row behind edge k, its dtype or SKIPPED, its weight without row_scale).
 
-    ``words`` are the block's words as a tuple: held in registers, where the block itself would have to be read again after
-    every store (the compiler cannot know that no store hits it).
+    ``words`` is a tuple of the block's words, which stays in registers. The block itself would be read again after every
+    store, because the compiler must assume that the store changed it.
     """
     c = load_index(words[COL], words[COL_WIDE], k)
     p = np.int64(load_i32(words[POSITION] + 4 * c))
-    # Whether a neighbour is in the batch is a coin toss for the branch predictor: select by mask instead.
+    # A branch on whether a neighbour is in the batch cannot be predicted: select by mask instead.
     outside = p >> 63  # 0 in the batch, -1 outside
     base = words[X] ^ ((words[X] ^ words[HISTORY]) & outside)
     stride = words[X_STRIDE] ^ ((words[X_STRIDE] ^ words[HISTORY_STRIDE]) & outside)
@@ -62,7 +62,7 @@ def locate(words, keep_scale, k):
 
 @njit(forceinline=True)
 def scout(words, k):
-    """Ask for what ``locate`` will read SCOUT edges later: its lookups are random reads too."""
+    """Prefetch what ``locate`` will read SCOUT edges later: its lookups are random reads too."""
     if k + SCOUT < words[EDGES]:
         c = load_index(words[COL], words[COL_WIDE], k + SCOUT)
         prefetch_near(words[POSITION] + 4 * c)
@@ -74,7 +74,7 @@ def scout(words, k):
 def prefetch_row(address, nbytes):
     for line in range(0, nbytes, LINE):
         prefetch(address + line)
-    prefetch(address + nbytes - 1)  # a row that does not start on a line ends in one more
+    prefetch(address + nbytes - 1)  # an unaligned row ends in one more line
 
 
 @njit(forceinline=True)
@@ -102,7 +102,7 @@ def source_words(
     seed: int,
     width: int,
 ) -> list:
-    """The words COUNT..EDGES. An absent source takes the other's dtype: then there is one list."""
+    """The words COUNT..EDGES. An absent source takes the other's dtype, so that both have the same."""
     x_like, history_like = (x if x is not None else history), (history if history is not None else x)
     return [
         rows.numel(), chunk_size(rows.numel(), 8, 64),

@@ -1,8 +1,8 @@
 """The unique out-of-batch neighbours of a set of rows, on a CPU.
 
-Two bitmaps over all nodes: who is in the set, and who is a neighbour of it. Reading the difference from front to back
-yields the halo sorted, with no sort and no hash table. Each thread marks in bitmaps of its own, without atomics and
-without looking before it writes: in shared ones the threads would spend their time taking cache lines from each other.
+Two bitmaps over all nodes mark the rows and their neighbours. Their difference, read from front to back, is the sorted halo,
+without a sort or a hash table. Each thread has its own bitmaps and writes without atomics and without reading first. In
+shared bitmaps, the threads would compete for cache lines.
 Bytes: index bytes per edge of the rows, N / 4 per thread for the bitmaps, 8 per halo node.
 """
 
@@ -20,12 +20,12 @@ BITMAP_COUNT, COUNTS = 5, 6
 OUT = 5
 
 WORDS_PER_CHUNK = 512  # at least
-BITMAP_BYTES = 64 << 20  # for all threads together; fewer threads mark where that does not suffice
+BITMAP_BYTES = 64 << 20  # for all threads; if it is not enough, fewer threads mark
 
 
 @Task
 def mark_task(block):
-    """bitmaps[b, 0] |= rows; bitmaps[b, 1] |= their neighbours; b is this thread's."""
+    """bitmaps[b, 0] |= rows; bitmaps[b, 1] |= their neighbours; b is the thread's number."""
     count, chunk, rowptr, col, wide = block[COUNT], block[CHUNK], block[ROWPTR], block[COL], block[COL_WIDE]
     rows, words = block[ROWS], block[WORDS]
     inside = block[BITMAPS] + 16 * words * count_up(block[NEXT_BITMAP])
@@ -38,7 +38,7 @@ def mark_task(block):
         end = min(begin + chunk, count)
         i = begin
         while i < end:
-            # Consecutive nodes have their edges side by side: one loop over all of them, as clusters mostly are.
+            # Consecutive nodes have contiguous edges: one loop covers them. Clusters are mostly consecutive.
             first = load_i64(rows + 8 * i)
             g = first
             while i < end and load_i64(rows + 8 * i) == g:
@@ -54,7 +54,7 @@ def mark_task(block):
 
 @Task
 def merge_task(block):
-    """bitmaps[0, 0] = the halo; counts[c] = how many of it are in chunk c."""
+    """bitmaps[0, 0] = the halo; counts[c] = the number of halo nodes in chunk c."""
     words, chunk, bitmaps, counts = block[COUNT], block[CHUNK], block[BITMAPS], block[COUNTS]
     while True:
         ticket = next_ticket(block)
@@ -81,7 +81,7 @@ def emit_task(block):
         if begin >= words:
             break
         at = block[OUT]
-        for c in range(ticket):  # there are 1024 chunks at most
+        for c in range(ticket):  # at most 1024 chunks
             at += 8 * load_i64(counts + 8 * c)
         for w in range(begin, min(begin + chunk, words)):
             left = load_u64(bitmaps + 8 * w)
@@ -101,14 +101,14 @@ def halo(rowptr: torch.Tensor, col: torch.Tensor, rows: torch.Tensor) -> torch.T
     team = team_size(count, chunk)
     word_chunk = max(WORDS_PER_CHUNK, -(-words // 1024))
     chunks = -(-words // word_chunk)
-    # One allocation for all: bitmaps, the number of bitmaps taken, halo nodes per chunk of words.
+    # One allocation: bitmaps, the number of bitmaps in use, halo nodes per chunk of words.
     memory = torch.zeros(team * 2 * words + 1 + chunks, dtype=torch.int64)
     bitmaps = memory.data_ptr()
     next_bitmap = bitmaps + 16 * team * words
     counts = next_bitmap + 8
     mark_task.launch(count, chunk, bitmaps, words, rowptr, col, int(col.dtype == torch.int64), rows, next_bitmap)
     merge_task.launch(words, word_chunk, bitmaps, words, team, counts)
-    size = sum((ctypes.c_int64 * chunks).from_address(counts))  # a torch op for so few numbers costs more than reading them
+    size = sum((ctypes.c_int64 * chunks).from_address(counts))  # for so few numbers, faster than a torch op
     out = torch.empty(size, dtype=torch.int64)
     emit_task.launch(words, word_chunk, bitmaps, words, out, counts)
     return out

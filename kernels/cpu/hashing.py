@@ -11,7 +11,7 @@ _GOLDEN32, _MULT1, _MULT2 = np.uint32(GOLDEN32), np.uint32(MULT1), np.uint32(MUL
 
 @njit(forceinline=True)
 def counter_word(key, counter):
-    """64 bits for the counter-th thing: an edge or a row."""
+    """64 bits for a counter: the index of an edge or a row."""
     z = np.uint64(key) + np.uint64(counter + 1) * _GOLDEN64
     z = (z ^ (z >> np.uint64(30))) * _MIX1
     z = (z ^ (z >> np.uint64(27))) * _MIX2
@@ -25,7 +25,7 @@ def edge_bits(key, edge):
 
 @njit(forceinline=True)
 def feature_bits(low, high, feature):
-    """24 bits for a feature of the row whose word has these halves. Each step is cast back to stay 32 bits wide."""
+    """24 bits for a feature of the row with the word (low, high). The casts keep every step 32 bits wide."""
     v = np.uint32(low + np.uint32(np.uint32(feature) * _GOLDEN32))
     v = np.uint32(v ^ np.uint32(v >> np.uint32(16)))
     v = np.uint32(v * _MULT1)

@@ -1,4 +1,4 @@
-"""What Numba does not offer by itself: addresses, bit casts, half floats, atomics, prefetch."""
+"""Intrinsics that Numba lacks: addresses, bit casts, half floats, atomics, prefetch."""
 
 import numpy as np
 from llvmlite import ir
@@ -6,7 +6,7 @@ from numba import carray, njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-# Arrays over a bare address carry no real length; no bounds are checked, and this one is never reached.
+# The length of arrays over a bare address, whose real length is unknown. Bounds are not checked.
 UNBOUNDED = 1 << 40
 
 
@@ -28,7 +28,7 @@ def pointer(typing, address):
 
 @intrinsic
 def next_ticket(typing, block):
-    """block[0]++ , atomically; the value before."""
+    """block[0]++, atomically. Returns the value before."""
 
     def generate(context, builder, signature, arguments):
         return builder.atomic_rmw("add", arguments[0], ir.IntType(64)(1), "monotonic")
@@ -38,7 +38,7 @@ def next_ticket(typing, block):
 
 @intrinsic
 def count_up(typing, address):
-    """(*(int64 *)address)++, atomically; the value before."""
+    """(*(int64 *)address)++, atomically. Returns the value before."""
 
     def generate(context, builder, signature, arguments):
         counter = builder.inttoptr(arguments[0], ir.IntType(64).as_pointer())
@@ -80,7 +80,7 @@ def _prefetcher(locality: int):
 
 
 prefetch_near = _prefetcher(3)  # into the first-level cache: a few bytes that are needed soon
-prefetch = _prefetcher(2)  # into the second-level cache: rows, of which more are asked for than the first level holds
+prefetch = _prefetcher(2)  # into the second-level cache: rows, as the first level is too small for all of them
 
 
 @intrinsic

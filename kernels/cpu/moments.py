@@ -24,8 +24,8 @@ def add_moments(first_address, second_address, source_address, pivot_address, wi
 
 @Task
 def moments_task(block):
-    """For each chunk of rows: the sums of (h - pivot) and of its square, per column. The pivot is the first row: it is about
-    as far from the mean as the values are, so the squares do not drown the variance."""
+    """Per chunk of rows: the column sums of (h - pivot) and of its square. The pivot is the first row, which is about as far
+    from the mean as other rows are, so that the squares do not cancel."""
     count, chunk, width = block[COUNT], block[CHUNK], block[WIDTH]
     h, stride, dtype, parts = block[H], block[STRIDE], block[DTYPE], block[PARTS]
     scratch = np.empty(2 * width, np.float32)

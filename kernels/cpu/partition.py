@@ -4,9 +4,9 @@ Nodes come one at a time. Node g goes to the cluster k with the highest score
 
     (neighbours of g in k) * (capacity - size of k)          linear deterministic greedy, times the capacity
 
-and where no neighbour's cluster has room, to the least filled one. Only the clusters of its neighbours are looked at: a pass
-costs O(edges + nodes) whatever the number of clusters. Each placement depends on the ones before it, so one thread does it.
-What a pass waits for is the clusters of neighbours, a random read per edge: in the order of ids they are prefetched.
+If no neighbour's cluster has room, it goes to the smallest cluster. Only the clusters of neighbours are scored, so a pass
+costs O(edges + nodes) for any number of clusters. Each placement depends on the previous ones, so there is one thread. The
+time of a pass goes into reading the clusters of neighbours, one random read per edge; they are prefetched.
 """
 
 import numpy as np
@@ -24,7 +24,7 @@ ORDER, BEGIN, END, EDGES, CAPACITY, SIZE, NEIGHBOURS, TOUCHED, FIRST, AFTER, BEF
 
 UNSEEN, UNPLACED = -2, -1
 AHEAD = 48  # edges between the prefetch of a neighbour's cluster and its use
-NODES_PER_LAUNCH = 1 << 20  # Ctrl-C is heard between two launches
+NODES_PER_LAUNCH = 1 << 20  # Ctrl-C takes effect between two launches
 
 
 @Task
@@ -53,7 +53,7 @@ def breadth_first_task(block):
 
 @njit
 def resize(block, k, change):
-    """size[k] += change, and k moves to the list of clusters of its new size; least = the smallest size of all."""
+    """size[k] += change; move k to the list of clusters of its new size; least = the smallest size."""
     first, after, before = block[FIRST], block[AFTER], block[BEFORE]
     size = load_i64(block[SIZE] + 8 * k)
     left, right = load_i64(before + 8 * k), load_i64(after + 8 * k)
@@ -63,7 +63,7 @@ def resize(block, k, change):
         store_i64(first + 8 * size, right)
     if right >= 0:
         store_i64(before + 8 * right, left)
-    # Sizes change by one, so the smallest does, too: no search.
+    # Sizes change by one, so the smallest size needs no search.
     least = load_i64(block[LEAST])
     if size == least and (change < 0 or load_i64(first + 8 * size) < 0):
         store_i64(block[LEAST], size + change)
@@ -79,7 +79,7 @@ def resize(block, k, change):
 
 @njit
 def best_cluster(block, g):
-    """The cluster with the highest score for g; of equal ones the smaller, then the first. -1 if none of them has room."""
+    """The cluster with the highest score for g; ties go to the smaller, then to the first. -1 if none has room."""
     rowptr, col, wide, cluster = block[ROWPTR], block[COL], block[COL_WIDE], block[CLUSTER]
     neighbours, touched, capacity, last = block[NEIGHBOURS], block[TOUCHED], block[CAPACITY], block[EDGES] - 1
     count = 0
@@ -105,7 +105,7 @@ def best_cluster(block, g):
 
 @Task
 def place_task(block):
-    """For each node in turn: take it out of its cluster, if it is in one, and put it where it scores highest."""
+    """For each node in turn: remove it from its cluster, if any, and put it where it scores highest."""
     for i in range(block[BEGIN], block[END]):
         g = load_i64(block[ORDER] + 8 * i) if block[ORDER] else i
         place = block[CLUSTER] + 4 * g
@@ -138,7 +138,7 @@ def cut_task(block):
 
 
 def cut_edges(rowptr: torch.Tensor, col: torch.Tensor, cluster: torch.Tensor) -> int:
-    """How many edges join nodes of different clusters. cluster: int32[N]."""
+    """The number of edges between different clusters. cluster: int32[N]."""
     count = rowptr.numel() - 1
     if col.numel() == 0:
         return 0
@@ -149,10 +149,10 @@ def cut_edges(rowptr: torch.Tensor, col: torch.Tensor, cluster: torch.Tensor) ->
 
 
 class Greedy:
-    """Clusters that are filled by passes over a graph's nodes. Every pass knows what the ones before it left.
+    """Clusters that are filled by passes over a graph's nodes. Every pass starts from the result of the previous one.
 
-    ``cluster``, int32[N], is where each node is, -1 before the first pass. No cluster ever holds more than ``capacity``.
-    rowptr int64[N+1] and col int32 or int64 [E], without gaps, are an undirected graph's without self-loops.
+    ``cluster``, int32[N], is the cluster of each node, -1 before the first pass. No cluster exceeds ``capacity``.
+    rowptr int64[N+1] and col int32 or int64 [E], contiguous, are of an undirected graph without self-loops.
     """
 
     def __init__(self, rowptr: torch.Tensor, col: torch.Tensor, clusters: int, capacity: int) -> None:
@@ -161,7 +161,7 @@ class Greedy:
             raise ValueError(f"{clusters} clusters of {capacity} cannot hold {nodes} nodes; raise the capacity")
         self.rowptr, self.col, self.capacity = rowptr, col, capacity
         self.cluster = torch.full((nodes,), UNPLACED, dtype=torch.int32)
-        # Clusters of one size form a list, so that the least filled one is at hand: first of each size, and neighbours.
+        # Clusters of one size form a linked list, so that the smallest cluster is known: first of each size, before, after.
         self.size, self.neighbours, self.touched = torch.zeros(3, clusters, dtype=torch.int64)
         self.first = torch.full((capacity + 1,), -1)
         self.first[0] = 0
@@ -171,7 +171,7 @@ class Greedy:
         self.least = torch.zeros(1, dtype=torch.int64)
 
     def place(self, order: torch.Tensor | None = None) -> None:
-        """One pass: each node is taken out and put where it scores highest, in this order (None: by id). int64[N]."""
+        """One pass: each node is removed and put where it scores highest, in this order, int64[N] (None: by id)."""
         nodes, wide = self.cluster.numel(), int(self.col.dtype == torch.int64)
         for begin in range(0, nodes, NODES_PER_LAUNCH):
             place_task.launch(

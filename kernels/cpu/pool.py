@@ -1,12 +1,11 @@
-"""Runs a compiled task on the threads that torch already has.
+"""Run a compiled task on torch's own threads.
 
 A task is a C function ``void task(int64_t *block)`` compiled by Numba. It is started once on every thread of torch's
-own OpenMP team, and takes chunks of work from the ticket counter in ``block[0]`` until none are left.
+OpenMP team. It takes chunks of work from the ticket counter in ``block[0]`` until none are left.
 
-Why not ``numba.prange``: it may bring a second pool. Torch's workers spin for a while after each torch op, and on a machine
-with all cores busy a second pool's threads wait behind them (``bench/bench_spmm.py`` measures a mix of matmuls and
-kernels). One team has nobody to fight with, its size is torch's by construction, and there is no parallel Numba function
-to compile.
+``numba.prange`` may bring a second thread pool. Torch's workers spin for a while after each op, and on a busy machine the
+threads of a second pool wait for them (``bench/bench_spmm.py`` measures a mix of matmuls and kernels). With one team, the
+number of threads is torch's, and no parallel Numba function has to be compiled.
 """
 
 import ctypes
@@ -31,10 +30,10 @@ _CTask = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 @cache
 def openmp_entry() -> Callable[..., None] | None:
-    """``GOMP_parallel`` of the OpenMP runtime that torch itself is linked to, or None where it has none.
+    """``GOMP_parallel`` of the OpenMP runtime that torch is linked to, or None if it has none.
 
-    It is looked up through libtorch_cpu, whose dependencies are searched in order: whatever library torch's own
-    parallel loops call into (libgomp, or LLVM's with its GNU interface) is the one that is found.
+    It is looked up through libtorch_cpu and its dependencies. So the result is the library of torch's own parallel loops
+    (libgomp, or LLVM's with its GNU interface).
     """
     for library in Path(torch.__file__).parent.glob("lib/libtorch_cpu.*"):
         try:
@@ -61,7 +60,7 @@ def run(address: int, block: int, threads: int) -> None:
     if entry is not None:
         entry(address, block, threads, 0)
         return
-    # No OpenMP in this torch (macOS, custom builds): Python threads; ctypes lets go of the GIL during the call.
+    # This torch has no OpenMP (macOS, custom builds): use Python threads. ctypes releases the GIL during the call.
     call = _CTask(address)
     others = [_own_threads(threads - 1).submit(call, block) for _ in range(threads - 1)]
     call(block)
@@ -71,10 +70,10 @@ def run(address: int, block: int, threads: int) -> None:
 
 @cache
 def _cache_dir() -> str:
-    """Where compiled tasks are kept: one folder per content of this package's sources.
+    """The cache folder of compiled tasks. Its name has a digest of this package's sources.
 
-    Numba notices a change in the file that holds a function, but not in the files that it calls into. With a digest of
-    all of them in the folder's name, an edited kernel is never mistaken for the old one. Read-only installations work too.
+    Numba notices a change in a function's own file, but not in the files of the functions that it calls. With the digest,
+    an edited kernel is always compiled again. Read-only installations work too.
     """
     digest = hashlib.sha256(numba.__version__.encode())
     here = Path(__file__).parent
@@ -97,7 +96,7 @@ def _numba_cache() -> Iterator[None]:
 
 
 def missing_features(machine: str, features: dict[str, bool]) -> list[str]:
-    """What the kernels need of an x86 processor and it does not have: their code would call functions that are not there."""
+    """The features that the kernels need and an x86 processor lacks."""
     return [] if machine not in ("x86_64", "AMD64") else [f for f in ("avx2", "fma", "f16c") if not features.get(f)]
 
 
@@ -122,17 +121,17 @@ class Task:
     def address(self) -> int:
         _check_processor()
         with _numba_cache():
-            # "contract" lets the compiler fuse multiply and add; sums keep their order, so results do not depend on
-            # how a loop was vectorised.
+            # "contract" lets the compiler fuse multiply and add. Sums keep their order, so vectorisation does not change
+            # results.
             compiled = cfunc(TASK_SIGNATURE, cache=True, fastmath={"contract"}, error_model="numpy")(self.function)
         self._keep_alive = compiled
         return compiled.address
 
     def launch(self, count: int, chunk: int, *arguments: torch.Tensor | float | None) -> None:
-        """Run over ``count`` items in chunks, on no more threads than there are chunks.
+        """Run over ``count`` items in chunks, on at most as many threads as chunks.
 
-        The block is: ticket, count, chunk, arguments. Tensors are passed as addresses (None as 0), floats by the bits of
-        their float64.
+        The block is: ticket, count, chunk, arguments. Tensors are passed as addresses (None as 0), floats as the bits of
+        a float64.
         """
         words = [0, count, chunk]
         for argument in arguments:
@@ -149,10 +148,10 @@ class Task:
 
 
 def team_size(count: int, chunk: int) -> int:
-    """How many threads a launch starts at most: no more than there are chunks."""
+    """The number of threads of a launch: torch's, but at most one per chunk."""
     return min(torch.get_num_threads(), -(-count // chunk))
 
 
 def chunk_size(count: int, least: int, most: int) -> int:
-    """How many items a thread takes at a time: enough to be worth it, and few enough that all threads end together."""
+    """The number of items that a thread takes at a time: large enough to amortise a ticket, small enough to balance."""
     return max(least, min(most, count // (8 * torch.get_num_threads())))

@@ -1,4 +1,4 @@
-"""A linear-time sort of words that lie in a cache: least significant digit first, each pass stable."""
+"""A radix sort for words in cache: least significant digit first, stable, linear time."""
 
 import numpy as np
 from numba import njit
@@ -10,8 +10,10 @@ DIGIT = 11  # bits: 2048 counters are a quarter of a first-level cache
 
 @njit
 def sort_words(words, spare, count, first, bits, counters):
-    """Sort ``count`` uint64 words by their bits ``first .. first + bits``. ``spare`` is room for as many, ``counters`` for
-    2048 int64. Returns where the result is: ``words`` or ``spare``."""
+    """Sort ``count`` uint64 words by their bits ``first .. first + bits``. Returns the address of the result.
+
+    ``spare`` has room for as many words, ``counters`` for 2048 int64. The result is in ``words`` or in ``spare``.
+    """
     rounds = (bits + DIGIT - 1) // DIGIT
     if rounds == 0:
         return words

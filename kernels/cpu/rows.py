@@ -1,9 +1,9 @@
-"""Rows in and out of a table, on a CPU.
+"""Gather rows from a table and scatter rows into it, on a CPU.
 
     gather_rows:   out[i] = table[index[i]]
     scatter_rows:  table[index[i]] = src[i],  or (1 - blend) * table[index[i]] + blend * src[i];  stamp[index[i]] = step
 
-Bytes: each row read once and written once, 8 per index. The random side is asked for a few rows ahead.
+Bytes: each row read once and written once, 8 per index. The randomly accessed rows are prefetched.
 """
 
 import numpy as np
@@ -22,19 +22,19 @@ from .rowtypes import FLOAT32, code, load_row, row_bytes, store_row
 
 AHEAD = 16
 LINE = 64  # bytes
-STREAM_FROM = 32 << 20  # bytes in all: what fits in a cache may be wanted there next
+STREAM_FROM = 32 << 20  # bytes: smaller results may be needed in the cache next
 
 
 @njit(forceinline=True)
 def stream_row(target, source, nbytes):
-    """The row at target = the row at source, in whole lines, past the caches."""
+    """The row at target = the row at source, in whole lines, bypassing the caches."""
     for at in range(0, nbytes, LINE):
         stream_line(target + at, source + at)
 
 
 @njit
 def copy_row(target, target_dtype, source, source_dtype, scratch, width):
-    """The row at target = the row at source, converted; ``scratch`` is room for a float32 row."""
+    """The row at target = the row at source, converted; ``scratch`` has room for a float32 row."""
     if source_dtype == FLOAT32:
         store_row(target, target_dtype, source, width)
     elif source_dtype == target_dtype:
@@ -48,7 +48,7 @@ def copy_row(target, target_dtype, source, source_dtype, scratch, width):
 
 @njit
 def ask_ahead(i, begin, end, table, index, stride, nbytes):
-    """Ask for the row of the table that is needed AHEAD rows later; for the first ones, all before the first is used."""
+    """Prefetch the table's row that is needed AHEAD rows later. At the first row, also the AHEAD rows from it on."""
     if i == begin:
         for n in range(begin, min(begin + AHEAD, end)):
             prefetch_row(table + load_i64(index + 8 * n) * stride, nbytes)
@@ -82,7 +82,7 @@ def gather_task(block):
             else:
                 copy_row(dense + i * dense_stride, dense_dtype, source, dtype, row, width)
     fence()
-    scratch[0] = 0  # in use until here: it is reached by address only, which Numba does not see
+    scratch[0] = 0  # keeps scratch alive: Numba does not see uses by address
 
 
 @Task
@@ -107,7 +107,7 @@ def scatter_task(block):
             break
         end = min(begin + block[CHUNK], count)
         for i in range(begin, end):
-            if block[STREAM] == 0:  # else no line of the table is read
+            if block[STREAM] == 0:  # streaming reads no line of the table
                 ask_ahead(i, begin, end, table, index, stride, nbytes)
             row_id = load_i64(index + 8 * i)
             source, target = dense + i * dense_stride, table + row_id * stride
@@ -133,7 +133,7 @@ def scatter_task(block):
 def _row_words(
     table: torch.Tensor, index: torch.Tensor, dense: torch.Tensor, written: torch.Tensor, *, whole: bool = True
 ) -> list:
-    """``written`` is the one of the two that is written, in ``whole`` rows that do not depend on the old ones."""
+    """``written`` is the tensor that is written. ``whole``: its old rows are not read."""
     aligned = all(n % LINE == 0 for n in (written.data_ptr(), row_bytes(written), table.shape[1] * table.element_size()))
     stream = whole and table.dtype == dense.dtype and aligned and dense.nbytes >= STREAM_FROM
     return [
@@ -157,7 +157,7 @@ def scatter_rows(
     stamp: torch.Tensor | None = None,
     step: int = 0,
 ) -> None:
-    """Launch. A width of zero still stamps."""
+    """Launch. With a width of zero, the stamps are still written."""
     if index.numel() > 0:
         wide = int(stamp is not None and stamp.dtype == torch.int64)
         scatter_task.launch(*_row_words(table, index, src, table, whole=blend == 1), float(blend), stamp, wide, step)

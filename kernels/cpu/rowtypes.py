@@ -1,9 +1,9 @@
-"""Rows of float32, bfloat16 or float16, read into and written from float32.
+"""Conversion of float32, bfloat16 and float16 rows from and to float32.
 
-A task handles every dtype: the code is an argument, looked at once per row, so one compiled task serves all combinations
-of dtypes (nine for spmm) and a bfloat16 table is never copied to float32 first.
+A task handles every dtype. The dtype's code is an argument that is read once per row. So one compiled task serves all
+combinations of dtypes (nine for spmm), and a bfloat16 table is never copied to float32.
 
-All of these take addresses, not arrays: an array that Numba allocated is counted, atomically, each time it is passed on.
+The functions take addresses, not arrays: Numba counts references to an array atomically whenever it is passed on.
 """
 
 import numpy as np
@@ -25,12 +25,12 @@ _CODES = {torch.float32: FLOAT32, torch.bfloat16: BFLOAT16, torch.float16: FLOAT
 
 
 def code(tensor: torch.Tensor | None) -> int:
-    """The dtype's code; an absent tensor has any."""
+    """The code of a tensor's dtype; of an absent tensor, any code."""
     return FLOAT32 if tensor is None else _CODES[tensor.dtype]
 
 
 def row_bytes(tensor: torch.Tensor | None) -> int:
-    """Bytes from one row to the next."""
+    """The stride of rows in bytes."""
     return 0 if tensor is None else tensor.stride(0) * tensor.element_size()
 
 
@@ -41,7 +41,7 @@ def float_of_bfloat(bits):
 
 @njit(forceinline=True)
 def bfloat_of_float(value):
-    """Rounds to nearest, ties to even, like torch; a NaN stays one."""
+    """Round to nearest, ties to even, like torch. A NaN stays a NaN."""
     bits = bits_of_float(value)
     rounded = np.uint32(bits + np.uint32(0x7FFF) + np.uint32((bits >> np.uint32(16)) & np.uint32(1)))
     kept = rounded if value == value else np.uint32(bits | np.uint32(0x400000))

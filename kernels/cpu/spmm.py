@@ -6,16 +6,15 @@
 
 Bytes: nnz * (width * itemsize + index + 4 position + 4 col_scale) read, R * width * itemsize written.
 
-A row of features is a few cache lines at a random address: the loop is bound by how many of them are on their way at
-once. It works on windows of up to WINDOW edges, in two steps that are each simple enough to keep the processor busy. First
-all edges of the window are located: address, dtype and weight of each neighbour's row go into a list. Then the rows are
-added up from the list, four at a time (which saves three of four passes over the running sum), while the lines of rows
-further down the list are asked for. Asking and adding alternate every four rows: a core can only wait for so many lines
-at once, and while it cannot ask it should add.
+A row of features is a few cache lines at a random address. So the speed depends on the number of outstanding cache misses.
+The loop processes windows of up to WINDOW edges in two steps. First, all edges of the window are located: the address, dtype
+and weight of each neighbour's row go into a list. Then the rows of the list are added up, four at a time, which saves three
+of four passes over the running sum. Meanwhile the rows further down the list are prefetched. Prefetching and adding
+alternate every four rows, because a core supports a limited number of outstanding misses.
 
-A row longer than a window is summed window by window, and the windows' sums are added up: more exact, and as on a GPU.
-Rows are added in the order of the edges, whatever their dtypes: a result does not depend on which neighbours are in the
-batch.
+A row longer than a window is summed window by window, and then the windows' sums are added. This is more exact, and the same
+as on a GPU. Rows are added in the order of the edges, whatever their dtypes, so the result does not depend on which
+neighbours are in the batch.
 """
 
 import numpy as np
@@ -32,13 +31,13 @@ from .vectors import LANES, locate_int32, locate_int32_scaled, locate_int64, loc
 OUT, OUT_STRIDE, OUT_DTYPE, RESIDUAL, RESIDUAL_STRIDE, RESIDUAL_DTYPE, ALPHA = range(e.FIRST_OWN, e.FIRST_OWN + 7)
 
 WINDOW = HUB_SEGMENT
-AHEAD_BYTES = 16384  # how far ahead rows are asked for: as much as the second-level cache takes in passing
+AHEAD_BYTES = 16384  # the prefetch distance: it fits the second-level cache beside other data
 MOST_AHEAD = 48  # rows
 
 
 @njit
 def locate_plain_edges(words, addresses, weights, dtypes, n, k, k_end):
-    """``locate_edges`` where edges have neither weights of their own nor dropout: LANES of them at once."""
+    """``locate_edges`` for edges without weights and dropout: LANES of them at a time."""
     position, col, col_scale = words[e.POSITION], words[e.COL], words[e.COL_SCALE]
     x, x_stride, x_dtype = words[e.X], words[e.X_STRIDE], words[e.X_DTYPE] if words[e.X] != 0 else e.SKIPPED
     history, history_stride = words[e.HISTORY], words[e.HISTORY_STRIDE]
@@ -64,7 +63,7 @@ def locate_plain_edges(words, addresses, weights, dtypes, n, k, k_end):
 
 @njit
 def locate_edges(words, kept, addresses, weights, dtypes, n, k, k_end):
-    """Put the edges k..k_end into the list, from its place n on; up to LANES places behind them are overwritten, too."""
+    """Put the edges k..k_end into the list from place n on. Up to LANES places behind them are overwritten."""
     if words[e.EDGE_WEIGHT] == 0 and words[e.THRESHOLD] == 0:
         locate_plain_edges(words, addresses, weights, dtypes, n, k, k_end)
         return
@@ -104,7 +103,7 @@ def add_listed(total, addresses, weights, dtypes, n, n_end, ask_from, ask_end, x
 
 @njit
 def ask(addresses, dtypes, count, x_dtype, x_bytes, history_bytes):
-    """Ask for the first rows of the list."""
+    """Prefetch the first rows of the list."""
     for m in range(count):
         dtype = load_i32(dtypes + 4 * m)
         if dtype != e.SKIPPED:
@@ -148,7 +147,7 @@ def spmm_task(block):
             k, k_end = load_i64(rowptr + 8 * g), load_i64(rowptr + 8 * g + 8)
             clear(total, width)
             if i == located:
-                # A new window: as many whole rows as it holds.
+                # A new window with as many whole rows as fit.
                 n, listed = 0, 0
                 while located < end:
                     ahead_of = load_i64(rows + 8 * located)
@@ -166,7 +165,7 @@ def spmm_task(block):
                 )  # fmt: skip
                 n = until
             else:
-                # Not even this row alone: window by window.
+                # The row is longer than a window: sum it window by window.
                 while k < k_end:
                     count = min(WINDOW, k_end - k)
                     locate_edges(words, kept, addresses, weights, dtypes, 0, k, k + count)
@@ -186,7 +185,7 @@ def spmm_task(block):
             if block[RESIDUAL] != 0:
                 add_row(total, block[RESIDUAL] + i * block[RESIDUAL_STRIDE], block[RESIDUAL_DTYPE], width, alpha)
             store_row(block[OUT] + i * block[OUT_STRIDE], block[OUT_DTYPE], total, width)
-    scratch[0] = 0  # in use until here: it is reached by address only, which Numba does not see
+    scratch[0] = 0  # keeps scratch alive: Numba does not see uses by address
 
 
 def spmm(
@@ -211,7 +210,7 @@ def spmm(
     hub_first: torch.Tensor | None = None,
     hub_segments: int = 0,
 ) -> None:
-    """Launch. Hubs need no splitting here: chunks are handed out as threads come free."""
+    """Launch. Hubs need no splitting here, because chunks are assigned dynamically."""
     if out.numel() == 0:
         return
     spmm_task.launch(

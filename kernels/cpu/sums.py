@@ -1,7 +1,7 @@
-"""Sums over rows, column by column, that do not depend on the number of threads.
+"""Column sums that do not depend on the number of threads.
 
-Rows are summed in chunks whose size depends on the number of rows alone, each chunk by one thread into a part of its own;
-then the parts are summed in order.
+The size of a chunk of rows depends on the number of rows alone. Each chunk is summed by one thread. Then the chunks' sums
+are added in order.
 """
 
 import torch
@@ -22,13 +22,13 @@ def add_to(total_address, a_address, width):
 
 @Task
 def sum_parts_task(block):
-    """out = the sum of all parts, from the first to the last. There are few of them: one item of work, one thread."""
+    """out += the sum of all parts, in order. There are few parts, so one thread adds them."""
     for n in range(block[PARTS_COUNT]):
         add_to(block[PARTS_OUT], block[PARTS] + 4 * block[PARTS_WIDTH] * n, block[PARTS_WIDTH])
 
 
 def fixed_chunks(count: int) -> tuple[int, int]:
-    """(size, number) of chunks for sums over rows: by the number of rows alone."""
+    """(size, number) of chunks, which depend on the number of rows alone."""
     chunk = max(64, -(-count // 256))
     return chunk, -(-count // chunk)
 

@@ -1,5 +1,7 @@
-"""Edges and features of made-up graphs, on a CPU. Every number is a hash of (seed, what it is for): any thread can draw it,
-and the result does not depend on who did."""
+"""Edges and features of synthetic graphs, on a CPU.
+
+Every random number is a hash of a seed and an index, so the number of threads does not change the result.
+"""
 
 import numpy as np
 import torch
@@ -13,12 +15,12 @@ COUNT, CHUNK, KEY = 1, 2, 3
 OWNER, STUBS, BLOCK_SIZE, BLOCK_CLASS, CLASS_BLOCKS, NODES, FACTOR, OFFSET, LOCAL, SAME_CLASS, SOURCE, TARGET = range(4, 16)
 WIDTH, SIGNAL, CENTRES, LATENT, X_FACTOR, X_OFFSET, X = range(4, 11)
 
-TRIES = 8  # to draw a neighbour that is not the node itself, and not the hub of its block too often
+TRIES = 8  # attempts to draw a neighbour other than the node itself, and to avoid the hub of its block
 
 
 @njit(forceinline=True)
 def scramble(i, factor, offset, nodes):
-    """Where node i of the block order ends up: a permutation, as factor and nodes have no common divisor."""
+    """The id of node i of the block order: a permutation, as factor and nodes have no common divisor."""
     return (i * factor + offset) % nodes
 
 
@@ -30,7 +32,7 @@ def below(word, limit):
 
 @Task
 def edges_task(block):
-    """Every stub finds a partner: a stub of the same block, of the same class or of anybody, each stub equally likely."""
+    """Draw a partner for every stub: uniformly from the stubs of its block, of its class or of the graph."""
     count, chunk, key, owner, stubs = block[COUNT], block[CHUNK], block[KEY], block[OWNER], block[STUBS]
     size, nodes, factor, offset = block[BLOCK_SIZE], block[NODES], block[FACTOR], block[OFFSET]
     local_share, class_share = double_of_word(block[LOCAL]), double_of_word(block[SAME_CLASS])
@@ -43,7 +45,7 @@ def edges_task(block):
             b = i // size
             c = np.int64(load_i32(block[BLOCK_CLASS] + 4 * b))
             degree = load_i64(stubs + 8 * (i + 1)) - load_i64(stubs + 8 * i)
-            # A hub would know its whole block several times over; it looks further.
+            # A hub would draw its whole block several times: it draws less from its block.
             near = min(local_share, 0.25 * size / degree)
             draw = (counter_word(key, 2 * s) >> np.uint64(11)) * (1.0 / (1 << 53))
             low, high = 0, nodes
@@ -55,7 +57,7 @@ def edges_task(block):
             first = load_i64(stubs + 8 * low)
             limit = load_i64(stubs + 8 * high) - first
             word = counter_word(key, 2 * s + 1)
-            # Nobody is more than a fiftieth of a block to the others in it: they would choose their hub again and again.
+            # A node counts as at most a fiftieth of its block. Otherwise its block would draw a hub again and again.
             most = limit // 50 + 1 if draw < near else limit
             j = i
             for attempt in range(TRIES):
@@ -84,7 +86,7 @@ def edges(
 
 @Task
 def features_task(block):
-    """x[where node i ends up] = signal * centres[latent class of i] + noise of variance 1."""
+    """x[id of node i] = signal * centres[latent class of i] + noise of variance 1."""
     count, chunk, key, width = block[COUNT], block[CHUNK], block[KEY], block[WIDTH]
     centres, latent, factor, offset = block[CENTRES], block[LATENT], block[X_FACTOR], block[X_OFFSET]
     signal = np.float32(double_of_word(block[SIGNAL]))

@@ -1,11 +1,10 @@
 """The two inner loops of spmm as vector code: weighted rows added to a float32 row, and edges located.
 
-Left to the compiler's own vectoriser, such a loop checks at run time that rows do not overlap, reads a few lanes of each row
-in turn, and finishes a width like 47 or 100 one element at a time. Here the running sum of a tile of 64 features stays in
-registers while each row's tile is read from front to back, and what is left over is one masked vector.
+The compiler's own vectoriser would check at run time that rows do not overlap, read a few lanes of each row in turn, and
+handle the end of a width like 47 or 100 one element at a time. Here the running sum of a tile of 64 features stays in
+registers while each row's tile is read. The remaining features are one masked vector.
 
-LLVM splits the 16-lane vectors into whatever the processor has. Sums are taken in the order of the rows, with fused
-multiply-add.
+LLVM splits the 16-lane vectors into the processor's own. Sums are taken in the order of the rows, with fused multiply-add.
 """
 
 from contextlib import contextmanager
@@ -79,7 +78,7 @@ def _add_tile(builder, total, sources, weights, dtype, d, vectors, mask):
 
 @contextmanager
 def _steps(builder, position, width, step):
-    """A loop over features d in steps, as long as d + step <= width; it begins and leaves off at ``position``."""
+    """A loop over features d in steps while d + step <= width. It starts at ``position`` and stores its end there."""
     check, body, end = (builder.append_basic_block(name) for name in ("check", "body", "end"))
     builder.branch(check)
     builder.position_at_end(check)
@@ -144,7 +143,7 @@ def _gather(builder, base, index, element, mask):
 
 def _locator(column: ir.IntType, scaled: bool):
     """locate(col, position, col_scale, x, x_stride, x_dtype, history, history_stride, history_dtype, addresses, weights,
-    dtypes, count): address, weight and dtype of the rows behind the next LANES edges, of which ``count`` count."""
+    dtypes, count): address, weight and dtype of the source rows of the next LANES edges; ``count`` of them are valid."""
     wide, lanes32 = ir.VectorType(_I64, LANES), ir.VectorType(_I32, LANES)
 
     def generate(context, builder, signature, arguments):

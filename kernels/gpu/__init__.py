@@ -1,7 +1,7 @@
 """The Triton kernels and their launchers: same names and arguments as ``rest_triton.kernels.cpu``.
 
-Shapes, dtypes and values were checked by the caller (``rest_triton.ops``), which allocates the outputs as well. A
-launch is made on the device of the output, on its current stream.
+The caller (``rest_triton.ops``) checks shapes, dtypes and values, and allocates the outputs. Kernels run on the output's
+device, on its current stream.
 """
 
 from .activate import activate, activate_backward, column_moments

@@ -1,8 +1,8 @@
 """y = dropout(relu(h * scale + shift)) for h [R, D] and scale, shift float32 [D]: one pass forward, one backward.
 
-Forward reads h and writes y, and history[history_rows[i]] = the value before dropout, if asked. Backward reads grad_y
-and what forward saved, writes grad_h, and leaves one partial row per program of each sum over rows, which a second
-small kernel adds in order. The dropout mask is a hash of (seed, rows[i], d): computed again, never stored.
+Forward reads h and writes y, and optionally history[history_rows[i]] = the value before dropout. Backward reads grad_y and
+the saved matrix and writes grad_h. Each program writes one partial row per sum over rows; a second small kernel adds the
+partial rows in order. The dropout mask is a hash of (seed, rows[i], d). It is computed again, never stored.
 """
 
 import torch
@@ -102,7 +102,7 @@ def activate_backward_kernel(
             b_saved = widen(tl.load(p_saved, mask=m, other=0.0))
         if DROPOUT:
             b_dz *= keep_scale
-            # A kept and positive element is one with y > 0: then y alone tells both.
+            # y > 0 exactly where an element was kept and positive: y alone is enough.
             if not (SAVED_IS_OUTPUT and RELU):
                 b_dz = tl.where(_kept(rows_ptr, o_r, m_r, o_d, key, threshold), b_dz, 0.0)
         if RELU:
@@ -209,10 +209,10 @@ def activate_backward(
     dropout: float,
     seed: int,
 ) -> None:
-    """Writes the gradients that are not None.
+    """Write the gradients that are not None.
 
-    ``saved`` is y where ``saved_is_output`` (scale then has no gradient), else h; None if neither is needed. ``slope`` and
-    ``offset`` add h * slope + offset to grad_h: what flows through the moments of a BatchNorm.
+    ``saved`` is y if ``saved_is_output`` (scale then has no gradient), else h; None if neither is needed. ``slope`` and
+    ``offset`` add h * slope + offset to grad_h, the gradient through the moments of a BatchNorm.
     """
     count, width = grad_y.shape
     if grad_y.numel() == 0:

@@ -1,9 +1,8 @@
 """grad_edge_weight[e] = scale * row_scale[g] * col_scale[c] * keep(e) * <grad_out[i], src(c)>, g = rows[i].
 
-For every edge of the rows; other entries are not touched. Per edge it reads what spmm reads and writes 4 bytes;
-grad_out[i] stays in registers where it fits one block of features. Edges are walked as in spmm. A row's edges are
-shared out to EDGE_GRAD_SPLIT programs, block by block: every edge has one writer, so there is nothing to add up, and
-a long row does not keep a single warp busy alone.
+Only the entries of the edges of ``rows`` are written. Per edge it reads what spmm reads and writes 4 bytes. grad_out[i]
+stays in registers if it fits one block of features. The blocks of a row's edges are distributed over EDGE_GRAD_SPLIT
+programs, so that several warps share a long row. Every edge is written by one program, so nothing has to be added up.
 """
 
 import triton
@@ -86,7 +85,7 @@ def edge_grad_kernel(
                     b_dot += tl.sum(b_row * _load_grad(p_grad, o_f, D, BLOCK_D), axis=1)
             b_dot *= tl.gather(b_weight, o_k, axis=0) * factor
             b_to = tl.gather(b_edge, o_k, axis=0)
-            # An edge that is dropped or has no source keeps the zero it was given, whatever grad_out holds.
+            # The entry of a dropped edge, or of one without a source, stays zero, whatever grad_out holds.
             tl.store(grad_ptr + b_to, b_dot, mask=(o_k < m - j) & (b_to >= 0))
             b_x, b_history = turn(b_x, K), turn(b_history, K)
             b_weight, b_edge = turn(b_weight, K), turn(b_edge, K)
@@ -114,7 +113,7 @@ def edge_grad(
     edge_dropout: float,
     seed: int,
 ) -> None:
-    """Writes the gradient of the edge weights of ``rows`` into ``grad_edge_weight``, zeroed by the caller."""
+    """Write the gradient of the edge weights of ``rows`` into ``grad_edge_weight``, zeroed by the caller."""
     width = grad_out.shape[1]
     given = [matrix.dtype for matrix in (x, history) if matrix is not None]
     if grad_out.numel() == 0 or col.numel() == 0 or not given:

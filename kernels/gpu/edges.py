@@ -1,9 +1,8 @@
-"""What spmm and edge_grad share: from a row's edges to its neighbours' rows.
+"""The steps from a row's edges to its neighbours' rows, for spmm and edge_grad.
 
-Edges are resolved EDGES at a time, one per lane, in steps that depend on each other through memory: ``columns`` (col,
-edge_id), then ``sources`` (position, scales), then ``addresses``. The callers carry the first two across iterations,
-so that no step waits for the one before it. ``neighbours`` loads the rows of the first K edges, and ``turn`` brings
-the next K to the front.
+Edges are resolved EDGES at a time, one per lane. Each step needs the loads of the step before: ``columns`` (col, edge_id),
+``sources`` (position, scales), ``addresses``. The callers start the first two steps one or two iterations early, so that no
+step waits for its loads. ``neighbours`` loads the rows of the first K edges, and ``turn`` moves the next K to the front.
 """
 
 import triton
@@ -12,14 +11,14 @@ import triton.language as tl
 from .hashing import edge_kept
 from .storage import widen
 
-# No source: dropped, or past the row's end. It would mean history row 2**31 - 1, which no int32 position needs.
+# No source: a dropped edge, or one past the row's end. It is the position of history row 2**31 - 1, which is not used.
 NOWHERE = tl.constexpr(-(2**31))
 
 
 @triton.jit
 def columns(col_ptr, edge_id_ptr, begin, o_e, n):
     """Column and edge index of the edges o_e of the n that start at begin."""
-    # Read once: first to be evicted, so that they do not displace rows from the cache.
+    # Read once: evicted first, so that they do not displace rows from the cache.
     b_col = tl.load(col_ptr + begin + o_e, mask=o_e < n, other=0, eviction_policy="evict_first")
     b_edge = begin + o_e
     if edge_id_ptr is not None:
@@ -32,7 +31,7 @@ def columns(col_ptr, edge_id_ptr, begin, o_e, n):
 def sources(
     position_ptr, col_scale_ptr, edge_weight_ptr, b_col, b_edge, m_e, key, threshold, DROPOUT: tl.constexpr
 ):  # fmt: skip
-    """Position and weight of edges; a dropped edge is nowhere and weighs nothing."""
+    """Position and weight of edges; of a dropped edge, NOWHERE and 0."""
     if DROPOUT:
         m_e = m_e & edge_kept(key, b_edge, threshold)
     b_pos = tl.load(position_ptr + b_col, mask=m_e, other=NOWHERE)
@@ -50,7 +49,7 @@ def addresses(x_ptr, history_ptr, stride_x, stride_history, b_pos, MERGED: tl.co
 
     MERGED (one dtype, so that one load serves both matrices): the first result is the row's address in either.
     """
-    # As int64, because pointers cannot travel between lanes. Strides are int32: one wide multiply each.
+    # As int64, because pointers cannot be exchanged between lanes. Strides are int32: one wide multiply each.
     b_x = tl.zeros_like(b_pos).to(tl.int64)
     b_history = b_x
     if x_ptr is not None:
@@ -92,8 +91,8 @@ def neighbours(
 ):  # fmt: skip
     """Rows of the first K of the resolved edges, float32 [K, BLOCK_D].
 
-    Handing an address from its lane to all lanes is one shuffle per 32 bits, from a lane known at compile time.
-    SPARSE: an edge may have no row, which its address tells. In a TAIL, of n edges, its number does.
+    An address is sent from its lane to all lanes by one shuffle per 32 bits, from a lane known at compile time.
+    SPARSE: an edge without a row has the address 0. TAIL: edges from number n on have no row.
     """
     o_k = tl.arange(0, K)
     if MERGED:
@@ -116,5 +115,5 @@ def neighbours(
 
 @triton.jit
 def turn(b, K: tl.constexpr):
-    """b [EDGES] with the edges K, K + 1, ... in front."""
+    """b [EDGES], rotated so that the edges K, K + 1, ... are first."""
     return tl.gather(b, (tl.arange(0, b.shape[0]) + K) % b.shape[0], axis=0)

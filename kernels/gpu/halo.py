@@ -1,7 +1,7 @@
-"""halo(rows): the sorted distinct neighbours of rows that are not rows themselves.
+"""halo(rows): the sorted distinct neighbours of rows that are not in rows.
 
-A flag per node is set for every neighbour, cleared for the rows, and the flags are compacted. Bytes: the rows'
-columns, and N flags written once and read once. Many programs may set the same flag; they all store the same byte.
+A flag per node is set for every neighbour and cleared for the rows; then the flags are compacted. Bytes: the rows' columns,
+and N flags written once and read once. Several programs may set one flag: they store the same byte.
 """
 
 import torch
@@ -26,7 +26,7 @@ def mark_neighbours_kernel(flag_ptr, rowptr_ptr, col_ptr, rows_ptr, EDGES: tl.co
 
 
 def halo(rowptr: Tensor, col: Tensor, rows: Tensor) -> Tensor:
-    """Sorted distinct neighbours of ``rows`` outside of ``rows``, int64. Waits for the device to know how many."""
+    """Sorted distinct neighbours of ``rows`` outside of ``rows``, int64. Its size depends on the data: the host waits."""
     flag = torch.zeros(rowptr.numel() - 1, dtype=torch.uint8, device=col.device)
     if rows.numel() and col.numel():
         grid = (rows.numel(),)

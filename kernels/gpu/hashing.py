@@ -1,7 +1,7 @@
-"""The dropout hash on the device: bit for bit the one that ``kernels/_hash.py`` describes.
+"""The dropout hash on the device, bitwise equal to the definition in ``kernels/_hash.py``.
 
-The key, the threshold and the keep-scale come from the host. Everything here is unsigned, so it wraps, and a right
-shift brings in zeros.
+The key, the threshold and the keep-scale come from the host. All arithmetic is unsigned: it wraps, and a right shift fills
+with zeros.
 """
 
 import triton

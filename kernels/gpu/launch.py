@@ -1,8 +1,8 @@
-"""Launch settings, and the one door through which every kernel is launched.
+"""Launch settings, and the function that launches every kernel.
 
-Settings are a pure function of widths, dtypes and alignment: never of node or edge counts, which differ in every
-batch, and never measured at run time. So a row gives the same bits in whatever batch it is computed. The register
-budget of a kernel stands beside its settings; ``python -m bench.compile.report`` checks it.
+Settings are a pure function of widths, dtypes and alignment. They do not depend on node or edge counts, which differ in
+every batch, and are not tuned at run time. So the bits of a row do not depend on its batch. Settings include a kernel's
+register budget; ``python -m bench.compile.report`` checks it.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,27 +18,27 @@ LANE_BYTES = 16  # the widest load of one lane
 SPMM_TILE_BYTES = 4096  # row bytes a warp has in flight: 8 such loads per lane
 
 # Programs that read or write rows over the bus. 32 x 8 KiB in flight cover bandwidth x latency of a PCIe 5 x16 link
-# (64 GB/s x 2 us = 128 KiB) twice, and leave most of a GPU's 100 and more multiprocessors to others.
+# (64 GB/s x 2 us = 128 KiB) twice, and leave most of a GPU's 100 or more multiprocessors to other kernels.
 REMOTE_PROGRAMS = 32
-# Programs of a reduction over rows, each writing one partial row. Fixed, so that the order of the sum is as well.
+# Programs of a reduction over rows, each writing one partial row. Fixed, so that the order of the sum is fixed.
 PARTIAL_PROGRAMS = 256
-# Programs that share one row's edges in edge_grad, where no sum runs over edges.
+# Programs that share one row's edges in edge_grad, which has no sum over edges.
 EDGE_GRAD_SPLIT = 4
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What one kernel is compiled with. Names in capitals are its constexpr arguments, where it has them.
+    """Compile-time settings of a kernel. Names in capitals are constexpr arguments of the kernels that have them.
 
-    ``registers`` is a budget and a setting. Told no limit, NVIDIA's assembler saves registers for the sake of more
-    resident programs, and does so by loading the second row of a tile after the first has been used. Told the limit,
-    it issues all loads of a tile at once. Too low a limit shows as spills.
+    ``registers`` is a budget and a setting. Without a limit, NVIDIA's assembler saves registers to fit more resident
+    programs: it loads the second row of a tile after the first has been used. With the limit, it issues all loads of a
+    tile at once. A limit that is too low causes spills.
     """
 
-    registers: int  # of a thread, on NVIDIA
-    vgprs: int = 96  # of a lane, on AMD: five waves to a SIMD, which has room for eight
+    registers: int  # per thread, on NVIDIA
+    vgprs: int = 96  # per lane, on AMD: five waves per SIMD, of at most eight
     num_warps: int = 1
-    num_stages: int = 1  # Triton's own pipelining, by way of shared memory, is not used
+    num_stages: int = 1  # Triton's own pipelining through shared memory is not used
     BLOCK_R: int | None = None  # rows of a tile
     BLOCK_D: int | None = None  # features of a tile
     EDGES: int | None = None  # edges resolved at once, one per lane
@@ -64,9 +64,9 @@ def lanes() -> int:
 def spmm_settings(width: int, align: int, *dtypes: torch.dtype, lanes: int = 32) -> Settings:
     """Settings of spmm for rows of ``width`` elements of ``dtypes`` (those of the sources given).
 
-    One warp per program: its lanes exchange what they know by shuffles, and no sum crosses a warp. A block of
-    features is what the warp reads with one 16-byte load per lane, at most: 128 float32 or 256 of half the size.
-    Wider rows take more programs, because the indices that these read again are a fiftieth of the row.
+    One warp per program: its lanes exchange values by shuffles, and no sum crosses a warp. A block of features is at
+    most what the warp reads with one 16-byte load per lane: 128 float32 or 256 16-bit values. Wider rows take more
+    programs, which read the indices again, a fiftieth of the row.
     """
     items = [dtype.itemsize for dtype in set(dtypes)]
     block_d = min(next_power_of_2(width), 32 * LANE_BYTES // max(items))
@@ -74,7 +74,7 @@ def spmm_settings(width: int, align: int, *dtypes: torch.dtype, lanes: int = 32)
     fitting = SPMM_TILE_BYTES // (block_d * sum(items))
     issued = 2 * SPMM_TILE_BYTES * align // (LANE_BYTES * block_d * max(items))
     k = min(lanes, previous_power_of_2(fitting), max(issued, 4))
-    # Rows of one load keep sums of their own; shuffles join these once, at the row's end.
+    # Rows of one load have separate sums, which shuffles add once, at the end.
     group = min(k, max(lanes * align // (block_d * min(items)), 1))
     return Settings(registers=88, BLOCK_D=block_d, EDGES=lanes, K=k, GROUP=group)
 
@@ -128,8 +128,8 @@ def previous_power_of_2(n: int) -> int:
 def row_alignment(*matrices: Tensor | None) -> int:
     """The largest power of two, up to 16, that divides the address in bytes of every row of every matrix.
 
-    This is what lets a lane load several elements at once. Triton would infer it from strides of a multiple of 16
-    elements only; counted in bytes, width 100 in float32 is aligned as well.
+    It lets a lane load several elements at a time. Triton infers it only from strides that are a multiple of 16 elements.
+    Counted in bytes, width 100 in float32 is aligned as well.
     """
     align = LANE_BYTES
     for matrix in matrices:
@@ -141,8 +141,8 @@ def row_alignment(*matrices: Tensor | None) -> int:
 def row_vector(*matrices: Tensor | None) -> int:
     """Elements that a lane can load or store at once in every one of ``matrices``.
 
-    It is the same for all of them, even where a narrow dtype would allow more: then a lane's elements are its own in
-    every matrix, and none has to move to another lane between a load and a store.
+    It is the same for all of them, even if a narrow dtype would allow more. So a lane has the same elements of every
+    matrix, and none has to move to another lane between a load and a store.
     """
     given = [matrix for matrix in matrices if matrix is not None]
     return min(min(row_alignment(matrix), LANE_BYTES) // matrix.element_size() for matrix in given)
@@ -157,7 +157,7 @@ _recorder: _Recorder | None = None
 
 
 def launch(kernel: object, grid: tuple[int, ...], settings: Settings, device: torch.device, **arguments: object) -> None:
-    """Runs ``kernel`` over ``grid`` on ``device``, whichever device is current."""
+    """Run ``kernel`` over ``grid`` on ``device``, whichever device is current."""
     arguments.update(settings.constants)
     if _recorder is not None:
         _recorder.record(kernel, grid, arguments, settings)
@@ -168,7 +168,7 @@ def launch(kernel: object, grid: tuple[int, ...], settings: Settings, device: to
 
 @contextmanager
 def recording(record: Callable[[object, tuple[int, ...], dict, Settings], None], lanes: int) -> Iterator[None]:
-    """While entered, launches for warps of ``lanes`` threads are handed to ``record`` instead of being run."""
+    """Inside the block, launches are passed to ``record`` instead of being run, with warps of ``lanes`` threads."""
     global _recorder
     previous, _recorder = _recorder, _Recorder(record, lanes)
     try:

@@ -1,8 +1,8 @@
-"""Rows in and out of a table, converting dtype: out[i] = table[index[i]], and table[index[i]] = src[i].
+"""Gather and scatter rows with conversion: out[i] = table[index[i]], and table[index[i]] = src[i].
 
-The table may be page-locked host memory, which a kernel reads and writes over the bus: no staging copy, no host
-thread. Then at most REMOTE_PROGRAMS programs share the rows, so that the bus is busy and the GPU is not. Bytes: every
-row once on either side, 8 per index, and the old row as well where values are blended.
+The table may be page-locked host memory, which the kernel reads and writes over the bus without a staging copy or a host
+thread. Then at most REMOTE_PROGRAMS programs share the rows: enough for the bus, and few for the GPU. Bytes: every row once
+on either side, 8 per index, and the old row if values are blended.
 """
 
 import triton
@@ -18,7 +18,7 @@ _POINTERS = ["out_ptr", "table_ptr", "index_ptr", "src_ptr", "stamp_ptr"]
 
 @triton.jit
 def _convert(b, ptr):
-    """b as elements of ptr: untouched if it is that already, else by way of float32, which holds every value."""
+    """b as elements of ptr: unchanged if it has that dtype, else converted through float32, which is exact."""
     if b.dtype == ptr.dtype.element_ty:
         return b
     else:
@@ -105,7 +105,7 @@ def scatter_rows(
     count, width = src.shape
     vector = row_vector(table, src)
     settings = copy_settings(width, vector)
-    # A table of width 0 has nothing but its stamps.
+    # A table of width 0 has only stamps.
     blocks = max(triton.cdiv(width, settings.BLOCK_D), 1)
     launch(
         scatter_rows_kernel,
@@ -128,6 +128,6 @@ def scatter_rows(
 
 
 def _programs(count: int, block_r: int, blocks: int, *, remote: bool) -> int:
-    """Programs along the rows: one per tile, or few enough to leave the device to others."""
+    """Programs along the rows: one per tile, or REMOTE_PROGRAMS in all if the table is in host memory."""
     tiles = triton.cdiv(count, block_r)
     return min(tiles, max(REMOTE_PROGRAMS // blocks, 1)) if remote else tiles

@@ -1,14 +1,14 @@
 """out[i] = scale * row_scale[g] * sum_k keep(e) col_scale[c] edge_weight[e] src(c) + alpha * residual[i].
 
 g = rows[i], c = col[k], e = edge_id[k], for k in rowptr[g]..rowptr[g+1]. src(c) is row ``position[c]`` of x, or row
-``~position[c]`` of history where that is negative: two matrices read as one, without gathering, concatenating or
+``~position[c]`` of history if that is negative. So two matrices are read as one, without gathering, concatenating or
 relabelling. Per edge it reads the row's D elements, 4 or 8 bytes of col, 4 of position and 4 of each scale or weight
 given; per row 24 bytes of indices, the residual and the output.
 
-One warp computes one row (of one block of features), in a fixed order. It resolves EDGES edges at a time, one per
-lane, and loads their rows K at a time, 16 bytes per lane. While the rows of block t are on their way, so are the
-positions of block t+1 and the columns of block t+2. Rows with more than hub_degree edges are left to two more
-kernels: one program per segment of a hub, then one per hub that adds its segments up. No atomics, no host sync.
+One warp computes one block of features of one row, in a fixed order. It resolves EDGES edges at a time, one per lane, and
+loads their rows K at a time, 16 bytes per lane. The loads of the rows of block t, the positions of block t+1 and the columns
+of block t+2 overlap. Two more kernels compute rows with more than hub_degree edges: one program per segment of a hub, then
+one per hub that adds its segments. There are no atomics and no host synchronisation.
 """
 
 import torch
@@ -25,7 +25,7 @@ from .storage import round_to, row_pointers
 
 @triton.jit
 def _locate(x_ptr, history_ptr, stride_x, stride_history, b_pos, b_weight, MERGED: tl.constexpr):
-    """Addresses and weights; a row that is not there weighs nothing, not infinity times zero."""
+    """Addresses and weights. An absent row has weight 0, so that an infinite weight does not give NaN."""
     b_x, b_history = addresses(x_ptr, history_ptr, stride_x, stride_history, b_pos, MERGED)
     if not MERGED:
         b_weight = tl.where(has_row(b_x, b_history), b_weight, 0.0)
@@ -42,7 +42,7 @@ def _add_rows(
     b_row = neighbours(x_ptr, history_ptr, b_x, b_history, n, o_d, m_d, K, TAIL, MERGED, SPARSE, D % BLOCK_D != 0, ALIGN)
     if WEIGHTED:
         b_row *= tl.gather(b_weight, tl.arange(0, K), axis=0)[:, None]
-    # Every GROUP-th row sits in the registers of the same lane: this sum crosses no lanes.
+    # Every GROUP-th row is in the registers of the same lane: this sum crosses no lanes.
     b_acc += tl.sum(tl.reshape(b_row, [K // GROUP, GROUP, BLOCK_D]), axis=0)
     return b_acc, turn(b_x, K), turn(b_history, K), turn(b_weight, K)
 
@@ -71,8 +71,8 @@ def _aggregate(
         )  # fmt: skip
         b_col_1, b_edge_1 = columns(col_ptr, edge_id_ptr, begin, k + EDGES + o_e, n)
         b_x, b_history, b_weight = _locate(x_ptr, history_ptr, stride_x, stride_history, b_pos, b_weight, MERGED)
-        # EDGES // K times, but the compiler is not to know: unrolled, the loads of a tile would be spread among the
-        # sums of the one before (NVIDIA), or hoisted until registers run out (AMD).
+        # EDGES // K times, as a runtime value: if the loop were unrolled, the loads of a tile would be spread among the
+        # sums of the previous one (NVIDIA), or hoisted until registers run out (AMD).
         for _ in range(0, tiles):
             b_acc, b_x, b_history, b_weight = _add_rows(
                 b_acc, x_ptr, history_ptr, b_x, b_history, b_weight, EDGES, o_d, m_d,
@@ -81,7 +81,7 @@ def _aggregate(
         b_pos = b_pos_1
         b_weight = b_weight_1
 
-    # Apart from the full blocks, so that those carry no bounds in their masks.
+    # Separate from the full blocks, whose masks then need no bounds.
     n = n % EDGES
     b_x, b_history, b_weight = _locate(x_ptr, history_ptr, stride_x, stride_history, b_pos, b_weight, MERGED)
     for k in range(0, n, K):
@@ -125,7 +125,7 @@ def _rightmost(ptr, size, value):
     return low
 
 
-# None of these may lead to another compilation. Alignment comes in as ALIGN and OUT_ALIGN instead.
+# Values of these must not cause another compilation. Alignment is passed as ALIGN and OUT_ALIGN instead.
 _RUNTIME = [
     "stride_out", "stride_x", "stride_history", "stride_residual", "tiles", "scale", "alpha", "key",
     "threshold",
@@ -148,7 +148,7 @@ def spmm_kernel(
     DROPOUT: tl.constexpr, MERGED: tl.constexpr, ALIGN: tl.constexpr, OUT_ALIGN: tl.constexpr,
     D: tl.constexpr, BLOCK_D: tl.constexpr, EDGES: tl.constexpr, K: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
-    """One program per (row, block of features); a hub's program only notes where the hub's output goes."""
+    """One program per (row, block of features). For a hub, it only records the hub's output row."""
     i = tl.program_id(0).to(tl.int64)
     o_d = tl.program_id(1) * BLOCK_D + tl.arange(0, BLOCK_D)
     m_d = o_d < D
@@ -160,7 +160,7 @@ def spmm_kernel(
             # All blocks of features store the same number.
             tl.store(hub_row_ptr + _rightmost(hub_node_ptr, hub_count, g), i.to(tl.int32))
             return
-    # Asked for before the loop, needed after it: short rows would otherwise wait for memory once more.
+    # Loaded before the loop and used after it, so that short rows do not wait for memory once more.
     factor = _row_factor(row_scale_ptr, g, scale)
     b_residual = _residual(residual_ptr, i, stride_residual, alpha, o_d, m_d, OUT_ALIGN)
     b_out = _aggregate(
@@ -250,11 +250,11 @@ def spmm(
     hub_degree: int = HUB_DEGREE,
     hub_segment: int = HUB_SEGMENT,
 ) -> None:
-    """Writes the aggregate of ``rows`` into ``out`` (see the module's equation). ``rows`` are distinct.
+    """Write the aggregate of ``rows`` into ``out`` (see the module's equation). ``rows`` are distinct.
 
-    ``hub_node`` holds the sorted ids of all nodes with more than ``hub_degree`` edges, ``hub_first`` the first
-    segment (of ``hub_segment`` edges) of each, ``hub_segments`` how many there are in all. Without them every row is
-    computed by one warp, however long.
+    ``hub_node`` has the sorted ids of all nodes with more than ``hub_degree`` edges, ``hub_first`` the first segment (of
+    ``hub_segment`` edges) of each, ``hub_segments`` the number of all segments. Without them, every row is computed by one
+    warp, however long.
     """
     width = out.shape[1]
     if out.numel() == 0:

@@ -1,7 +1,6 @@
-"""Graphs from and to what others use: PyG's Data, SciPy's CSR, .npz files.
+"""Convert graphs from and to PyG's Data, SciPy matrices and .npz files.
 
-PyG, SciPy and rest_triton agree that an edge goes from source to target; a :class:`Graph` lists them by target, for that is
-who aggregates.
+In all of them an edge goes from source to target. A :class:`Graph` sorts edges by target, the node that aggregates.
 """
 
 import zipfile
@@ -12,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..utils.errors import UserError
 from .features import SparseRows
 from .graph import MASKS, Graph
 
@@ -19,22 +19,20 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
     from torch_geometric.data import Data
 
-SPARSE_PIECES = ("x_indptr", "x_indices", "x_data", "x_shape")
+SPARSE_ARRAYS = ("x_indptr", "x_indices", "x_data", "x_shape")
 
 
 def from_pyg(data: "Data", *, symmetrise: bool = False, name: str = "graph") -> Graph:
-    """From PyG's ``Data`` with ``edge_index``: x, y and the masks come along where they are there.
+    """A graph from PyG's ``Data`` with ``edge_index``, and x, y and masks where present.
 
-    y of shape [N] or [N, 1] is one label per node, [N, C] with C > 1 several.
+    y of shape [N] or [N, 1] is single-label, [N, C] with C > 1 is multi-label.
     """
     if getattr(data, "edge_index", None) is None:
-        raise ValueError(
-            "data has no edge_index; a SparseTensor adj_t is turned into one by torch.stack(adj_t.t().coo()[:2])"
-        )
+        raise ValueError("data has no edge_index; for a SparseTensor adj_t, set it to torch.stack(adj_t.t().coo()[:2])")
     masks = {key: data[key] for key in MASKS if key in data and data[key] is not None}
     for key, mask in masks.items():
         if mask.dim() != 1:
-            raise ValueError(f"{key} has shape {list(mask.shape)}, several splits side by side; choose one: {key}[:, 0]")
+            raise ValueError(f"{key} has shape {list(mask.shape)}, one column per split; choose one: {key}[:, 0]")
     x = data.x if "x" in data else None
     if x is not None and x.layout != torch.strided:
         x = x.to_sparse_coo().coalesce()
@@ -46,8 +44,10 @@ def from_pyg(data: "Data", *, symmetrise: bool = False, name: str = "graph") -> 
 
 
 def to_pyg(graph: Graph) -> "Data":
-    """As PyG's ``Data``: edge_index sorted by target, x dense or a sparse COO tensor, y, masks. Several labels become
-    float32, as PyG's losses want them."""
+    """PyG's ``Data`` with edge_index sorted by target, x (dense or sparse COO), y and masks.
+
+    Multi-label y becomes float32, as PyG's losses require.
+    """
     from torch_geometric.data import Data
 
     target = torch.repeat_interleave(torch.arange(graph.num_nodes), graph.degree)
@@ -61,12 +61,12 @@ def to_pyg(graph: Graph) -> "Data":
 
 
 def from_scipy(matrix: "csr_matrix", *, symmetrise: bool = False, **nodes: Any) -> Graph:
-    """From a square SciPy matrix, CSR or any other kind: a stored element [i, j] is an edge i -> j, whatever its value.
+    """A graph from a square SciPy matrix of any format: a stored element [i, j] is an edge i -> j, whatever its value.
 
-    ``nodes`` are the other arguments of :class:`Graph`: x (dense, or a SciPy matrix too), y, masks.
+    ``nodes`` are the other arguments of :class:`Graph`: x (a tensor or a SciPy matrix), y, masks.
     """
     if matrix.shape[0] != matrix.shape[1]:
-        raise ValueError(f"matrix has shape {list(matrix.shape)}; an adjacency matrix is square")
+        raise ValueError(f"matrix has shape {list(matrix.shape)}; an adjacency matrix must be square")
     coo = matrix.tocoo()
     if nodes.get("x") is not None and hasattr(nodes["x"], "tocsr"):
         x = nodes["x"].tocsr()
@@ -76,64 +76,65 @@ def from_scipy(matrix: "csr_matrix", *, symmetrise: bool = False, **nodes: Any) 
 
 
 def from_npz(path: Path | str, *, symmetrise: bool = True, name: str | None = None) -> Graph:
-    """From an .npz with
+    """A graph from an .npz with
 
     - ``edge_index`` integer [2, E], row 0 the sources, row 1 the targets;
-    - features, if any: ``x`` [N, D], or the pieces of a CSR ``x_indptr, x_indices, x_data, x_shape``;
-    - labels, if any: ``y`` integer [N], -1 = none, or [N, C] of 0 and 1 for several per node;
-    - splits, if any: ``train_mask, val_mask, test_mask`` bool [N];
-    - ``num_nodes``, only needed where neither features nor labels say it.
+    - features, optional: ``x`` [N, D], or a CSR matrix in ``x_indptr, x_indices, x_data, x_shape``;
+    - labels, optional: ``y`` integer [N], -1 = unknown, or multi-label [N, C] of 0 and 1;
+    - splits, optional: ``train_mask, val_mask, test_mask`` bool [N];
+    - ``num_nodes``, needed only without features and labels.
 
-    Edges are made symmetric and unique unless ``symmetrise`` is False. Arrays of Python objects are never loaded.
+    Edges are symmetrised and deduplicated unless ``symmetrise`` is False. Pickled objects are never loaded. UserError if
+    the file is damaged or does not describe a graph.
     """
     path = Path(path)
-    found = _read_npz(path)
+    arrays = _read_npz(path)
     try:
         x: Tensor | SparseRows | None = None
-        if "x" in found:
-            x = torch.from_numpy(np.ascontiguousarray(found["x"], np.float32))
-        elif any(piece in found for piece in SPARSE_PIECES):
-            x = _sparse_rows(*(_field(found, piece) for piece in SPARSE_PIECES))
-        y = labels(torch.from_numpy(found["y"])) if "y" in found else None
-        masks: dict[str, Any] = {key: torch.from_numpy(found[key]) for key in MASKS if key in found}
-        sized = x if x is not None else y
-        if sized is None and "num_nodes" not in found:
-            raise ValueError("it has neither x, y nor num_nodes: how many nodes there are cannot be known")
-        nodes = int(sized.shape[0]) if sized is not None else int(found["num_nodes"])
-        edge_index = torch.from_numpy(_field(found, "edge_index"))
+        if "x" in arrays:
+            x = torch.from_numpy(np.ascontiguousarray(arrays["x"], np.float32))
+        elif any(name in arrays for name in SPARSE_ARRAYS):
+            x = _sparse_rows(*(_field(arrays, name) for name in SPARSE_ARRAYS))
+        y = labels(torch.from_numpy(arrays["y"])) if "y" in arrays else None
+        masks: dict[str, Any] = {key: torch.from_numpy(arrays[key]) for key in MASKS if key in arrays}
+        per_node = x if x is not None else y
+        if per_node is None and "num_nodes" not in arrays:
+            raise ValueError("it has neither x, y nor num_nodes, so the number of nodes is unknown")
+        nodes = int(per_node.shape[0]) if per_node is not None else int(arrays["num_nodes"])
+        edge_index = torch.from_numpy(_field(arrays, "edge_index"))
         return Graph.from_edges(edge_index, nodes, symmetrise=symmetrise, x=x, y=y, name=name or path.stem, **masks)
     except (ValueError, TypeError) as error:
-        raise type(error)(f"{path}: {error}") from None
+        raise UserError(f"{path}: {error}") from error
 
 
 def labels(y: Tensor) -> Tensor:
-    """int64[N] of any integer or float labels with NaN for none; int8 [N, C] of several per node."""
+    """Labels as int64[N], or int8 [N, C] if multi-label. Float labels may have NaN, which becomes -1."""
     if y.dim() == 2 and y.shape[1] == 1:
         y = y[:, 0]
     if y.is_floating_point():
         y = torch.where(y.isnan(), -1.0, y)
-        broken = torch.nonzero(y != y.round())
-        if broken.numel() > 0:
-            raise ValueError(f"y has the label {float(y[tuple(broken[0])])}; labels are whole numbers")
+        fractions = torch.nonzero(y != y.round())
+        if fractions.numel() > 0:
+            raise ValueError(f"y has the label {float(y[tuple(fractions[0])])}; labels must be whole numbers")
     return y.to(torch.int8 if y.dim() == 2 else torch.int64)
 
 
 def _read_npz(path: Path) -> dict[str, np.ndarray]:
     if not path.exists():
-        raise FileNotFoundError(f"{path} does not exist; give the path of an .npz, or the name of a data set")
+        raise UserError(f"{path} does not exist; give the path of an .npz, or the name of a data set")
     try:
         with np.load(path, allow_pickle=False) as file:
             return {key: file[key] for key in file.files}
     except (ValueError, OSError, EOFError, AttributeError, zipfile.BadZipFile) as error:
-        raise ValueError(
-            f"{path} is not a whole .npz of plain arrays ({error}); write it again with numpy.savez, without Python objects"
-        ) from None
+        raise UserError(
+            f"{path} is not a complete .npz of plain arrays ({error}); write it again with numpy.savez"
+        ) from error
 
 
-def _field(found: dict[str, np.ndarray], key: str) -> np.ndarray:
-    if key not in found:
-        raise ValueError(f"it has no {key}; it has {', '.join(found) or 'nothing'}")
-    return found[key]
+def _field(arrays: dict[str, np.ndarray], key: str) -> np.ndarray:
+    if key not in arrays:
+        raise ValueError(f"it has no {key}; it has {', '.join(arrays) or 'nothing'}")
+    return arrays[key]
 
 
 def _sparse_rows(indptr: np.ndarray, indices: np.ndarray, data: np.ndarray, shape: Any) -> SparseRows:

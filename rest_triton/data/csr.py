@@ -1,8 +1,10 @@
-"""Graphs as (rowptr int64[N+1], col int32 or int64 [E]): the in-neighbours of node g are col[rowptr[g] .. rowptr[g+1]].
+"""Functions on CSR graphs (rowptr int64[N+1], col int32 or int64 [E]).
 
-Everything here takes and returns such pairs with ascending columns, in time linear in nodes and edges, on all of torch's
-threads, and needs at most half as much memory again as it returns (symmetrise: and 8 bytes per node). The result does not
-depend on the number of threads.
+The in-neighbours of node g are col[rowptr[g] .. rowptr[g+1]].
+
+All of them take and return pairs with ascending columns. They run in time linear in nodes and edges, on torch's threads.
+Scratch memory is at most half of the result's (``symmetrise``: and 8 bytes per node). The number of threads does not
+change the result.
 """
 
 import hashlib
@@ -15,14 +17,16 @@ from ..kernels.cpu import buckets
 from ..kernels.cpu import csr as kernels
 
 Csr = tuple[Tensor, Tensor]
-dense = torch.Tensor.contiguous  # kernels want elements side by side; nearly always they are, and nothing is copied
+dense = torch.Tensor.contiguous  # kernels take contiguous arrays; nearly always nothing is copied
 
-_FINGERPRINT_KEY = seed_key(0x6E65696768626F75)  # never changes: fingerprints are written into files
+_FINGERPRINT_KEY = seed_key(0x6E65696768626F75)  # must not change: fingerprints are written into files
 
 
 def from_edges(source: Tensor, target: Tensor, num_nodes: int, *, mirror: bool = False, deduplicate: bool = False) -> Csr:
-    """The edges ``source[k] -> target[k]``, in any order. ``mirror`` adds each the other way round and implies
-    ``deduplicate``. Needs (index size + 2) bytes per listed edge and direction."""
+    """The CSR of the edges ``source[k] -> target[k]``, in any order. Takes (index size + 2) bytes per edge and direction.
+
+    ``deduplicate`` keeps each edge once. ``mirror`` also adds the reverse of every edge.
+    """
     rowptr, col, _ = buckets.edges_to_csr(
         dense(source), dense(target), num_nodes, mirror=mirror, unique=mirror or deduplicate
     )
@@ -30,61 +34,53 @@ def from_edges(source: Tensor, target: Tensor, num_nodes: int, *, mirror: bool =
 
 
 def reverse(rowptr: Tensor, col: Tensor) -> Csr:
-    """Every edge turned round."""
+    """Reverse every edge."""
     rowptr, col = dense(rowptr), dense(col)
     return buckets.edges_to_csr(None, col, rowptr.numel() - 1, rowptr=rowptr, sort=False)[:2]
 
 
-def reverse_with_names(rowptr: Tensor, col: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Every edge turned round, and for each the place it had: (rowptr, col, int32 or int64 [E])."""
-    rowptr, col = dense(rowptr), dense(col)
-    rowptr, col, names = buckets.edges_to_csr(None, col, rowptr.numel() - 1, rowptr=rowptr, sort=False, names=True)
-    assert names is not None
-    return rowptr, col, names
-
-
 def symmetrise(rowptr: Tensor, col: Tensor) -> Csr:
-    """Every edge both ways, each once."""
+    """Add the reverse of every edge and keep each edge once."""
     rowptr, col = dense(rowptr), dense(col)
     backwards = reverse(rowptr, col)
-    # Only the edges whose mirror is missing are kept beside the graph while the union is made.
+    # Only the reverses that the graph lacks are stored beside it while the union is made.
     missing = kernels.rewrite(rowptr, col, kernels.MISSING, backwards)
     del backwards
     return kernels.rewrite(rowptr, col, kernels.UNION, missing)
 
 
 def union(first: Csr, second: Csr) -> Csr:
-    """The edges of both, each once."""
+    """The union of two sets of edges."""
     return kernels.rewrite(*first, kernels.UNION, kernels.rewrite(*first, kernels.MISSING, second))
 
 
 def deduplicate(rowptr: Tensor, col: Tensor) -> Csr:
-    """Each edge once; the same arrays where that is so already."""
+    """Keep each edge once. Returns the given arrays if nothing changes."""
     return kernels.rewrite(dense(rowptr), dense(col), kernels.UNIQUE)
 
 
 def with_self_loops(rowptr: Tensor, col: Tensor) -> Csr:
-    """An edge from every node to itself, once."""
+    """Give every node exactly one self-loop."""
     return kernels.rewrite(dense(rowptr), dense(col), kernels.LOOPS)
 
 
 def without_self_loops(rowptr: Tensor, col: Tensor) -> Csr:
-    """No edge from a node to itself; the same arrays where that is so already."""
+    """Remove all self-loops. Returns the given arrays if nothing changes."""
     return kernels.rewrite(dense(rowptr), dense(col), kernels.NO_LOOPS)
 
 
 def permute(rowptr: Tensor, col: Tensor, order: Tensor) -> Csr:
-    """Node i is what node ``order[i]`` was; ``order`` int64[N] holds every node once."""
+    """Permute the nodes: node i is node ``order[i]`` of the given graph. ``order`` is int64[N]."""
     return kernels.permute(dense(rowptr), dense(col), dense(order))
 
 
 def degree_scale(rowptr: Tensor, *, root: bool) -> Tensor:
-    """float32[N]: ``degree ** -0.5`` (root) or ``degree ** -1``; 0 for nodes without neighbours."""
+    """``degree ** -0.5`` (root) or ``degree ** -1``, float32[N]; 0 for isolated nodes."""
     return kernels.degree_scale(dense(rowptr), root=root)
 
 
 def fingerprint(rowptr: Tensor, col: Tensor) -> tuple[str, bool, bool]:
-    """(32 hexadecimal digits for the edges, whether each is there both ways, whether columns ascend)."""
-    there, second, back, ascending = kernels.fingerprint(dense(rowptr), dense(col), _FINGERPRINT_KEY)
-    text = f"{rowptr.numel() - 1} {col.numel()} {there:016x} {second:016x}"
-    return hashlib.sha256(text.encode()).hexdigest()[:32], there == back, ascending
+    """(a hash of the edges in 32 hexadecimal digits, whether every edge has its reverse, whether columns ascend)."""
+    forward, second, backward, ascending = kernels.fingerprint(dense(rowptr), dense(col), _FINGERPRINT_KEY)
+    text = f"{rowptr.numel() - 1} {col.numel()} {forward:016x} {second:016x}"
+    return hashlib.sha256(text.encode()).hexdigest()[:32], forward == backward, ascending

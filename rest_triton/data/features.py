@@ -1,4 +1,4 @@
-"""Features of nodes that are mostly zero, kept as the few numbers that are not."""
+"""Sparse features: a CSR matrix of the nonzero elements."""
 
 from dataclasses import dataclass, field
 
@@ -10,8 +10,8 @@ from ..ops import check
 
 @dataclass(frozen=True, eq=False)
 class SparseRows:
-    """A [N, width] matrix of float32 by its nonzero elements: row i has ``value[k]`` in column ``index[k]`` for
-    k in ``rowptr[i] .. rowptr[i+1]``. Elements named twice add up.
+    """A float32 matrix [N, width] in CSR format: row i has ``value[k]`` in column ``index[k]``, k from ``rowptr[i]`` to
+    ``rowptr[i+1]``. Duplicate elements add up.
 
     Args:
         rowptr: int64[N+1]. index: int32[nnz]. value: float32[nnz]. width: number of columns.
@@ -19,7 +19,7 @@ class SparseRows:
     Example::
 
         x = SparseRows.from_dense(words)
-        x.dense(torch.arange(100))  # the first hundred rows, float32 [100, width]
+        x.dense(torch.arange(100))  # rows 0 to 99, float32 [100, width]
     """
 
     rowptr: Tensor
@@ -54,7 +54,7 @@ class SparseRows:
         return self.rowptr.nbytes + self.index.nbytes + self.value.nbytes
 
     def rows(self, ids: Tensor) -> "SparseRows":
-        """Some of the rows, or all in another order."""
+        """The rows ``ids``, in this order."""
         count = self.rowptr[ids + 1] - self.rowptr[ids]
         rowptr = torch.nn.functional.pad(count.cumsum(0), (1, 0))
         element = torch.arange(int(rowptr[-1])) + torch.repeat_interleave(self.rowptr[ids] - rowptr[:-1], count)
@@ -62,7 +62,7 @@ class SparseRows:
 
     def dense(self, ids: Tensor | None = None) -> Tensor:
         """All rows, or those of ``ids``, as float32 [R, width]."""
-        some = self if ids is None else self.rows(ids)
-        out = torch.zeros(some.shape)
-        row = torch.repeat_interleave(torch.arange(some.shape[0]), some.rowptr.diff())
-        return out.index_put_((row, some.index.long()), some.value, accumulate=True)
+        rows = self if ids is None else self.rows(ids)
+        out = torch.zeros(rows.shape)
+        row = torch.repeat_interleave(torch.arange(rows.shape[0]), rows.rowptr.diff())
+        return out.index_put_((row, rows.index.long()), rows.value, accumulate=True)

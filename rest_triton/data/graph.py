@@ -1,4 +1,4 @@
-"""The graph that everything else works on: who is next to whom, what is known of each node, and who learns from whom."""
+"""A graph for node classification: CSR, features, labels, splits."""
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -7,27 +7,28 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from ..ops import Adjacency, check, gather_rows
 from . import csr
 from .features import SparseRows
-from ..ops import Adjacency, check, gather_rows
 
 MASKS = ("train_mask", "val_mask", "test_mask")
+CHUNK_ROWS = 65536  # rows of x that are checked at a time, so that the check takes little memory
 Normalisation = Literal["gcn", "mean", "sum"]
 
 
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """A graph for node classification. Nothing in it changes: every method returns a new one.
+    """An immutable graph for node classification. Every method returns a new graph.
 
     Args:
-        rowptr: int64[N+1]; col: int32 (int64 beyond 2^31 nodes) [E]. The in-neighbours of node g, those it aggregates over,
-            are ``col[rowptr[g] .. rowptr[g+1]]``, ascending.
-        x: features, float32 [N, D] (bfloat16 and float16 as well), or :class:`SparseRows`, or None.
-        y: labels, int64[N], or int8 [N, C] where a node can have several (0, 1); -1 = not known. Or None.
-        train_mask, val_mask, test_mask: bool[N], no node in two of them. Or None.
-        num_classes: None takes the largest label plus one.
-        directed: None looks at the edges. False for a graph whose edges are not all there both ways is refused.
-        name: for people and for file names.
+        rowptr: int64[N+1]; col: int32 (int64 beyond 2^31 nodes) [E]. The in-neighbours of node g are
+            ``col[rowptr[g] .. rowptr[g+1]]``, ascending. Node g aggregates over them.
+        x: features, float32, bfloat16 or float16 [N, D], or :class:`SparseRows`, or None.
+        y: labels, int64[N], or multi-label int8 [N, C] of 0 and 1; -1 = unknown. Or None.
+        train_mask, val_mask, test_mask: bool[N], disjoint. Or None.
+        num_classes: None: the largest label plus one.
+        directed: None: inferred from the edges. False requires that every edge has its reverse.
+        name: for messages and file names.
 
     Example::
 
@@ -45,7 +46,7 @@ class Graph:
     num_classes: int | None = None
     directed: bool | None = None
     name: str = "graph"
-    #: Arrays known to be good (from a method here, or written by this package) are not read again.
+    #: Arrays that a method of this class returned, or that this package wrote, are not checked again.
     _checked: bool = field(default=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -59,11 +60,11 @@ class Graph:
         if self.directed is None or not self._checked:
             _, symmetric, ascending = self._digest
             if not ascending:
-                raise ValueError("col does not ascend in every row; Graph.from_edges takes edges in any order")
+                raise ValueError("col does not ascend in every row; use Graph.from_edges for edges in any order")
             if self.directed is False and not symmetric:
                 raise ValueError(
-                    f"{self.name} is said to be undirected, but some of its edges are there one way only; "
-                    "make it so with .symmetrise(), or leave directed=None"
+                    f"{self.name} has directed=False, but some of its edges have no reverse; "
+                    "add them with symmetrise=True, or pass directed=None"
                 )
             object.__setattr__(self, "directed", not symmetric if self.directed is None else self.directed)
         object.__setattr__(self, "_checked", True)
@@ -72,9 +73,9 @@ class Graph:
     def from_edges(
         cls, edge_index: Tensor, num_nodes: int, *, symmetrise: bool = False, deduplicate: bool = False, **nodes: Any
     ) -> "Graph":
-        """From int32 or int64 [2, E]: row 0 the sources, row 1 the targets, in any order.
+        """A graph from ``edge_index``, int32 or int64 [2, E]: sources in row 0, targets in row 1, in any order.
 
-        ``symmetrise`` also adds every edge the other way round, and each edge once; ``deduplicate`` only the latter.
+        ``deduplicate`` keeps each edge once. ``symmetrise`` also adds the reverse of every edge.
         ``nodes`` are the other arguments of :class:`Graph`.
         """
         check.tensor("edge_index", edge_index, check.INDEX_DTYPES, 2)
@@ -90,7 +91,7 @@ class Graph:
         check.tensor("col", self.col, check.INDEX_DTYPES, 1)
         check.row_pointers("rowptr", self.rowptr, self.col.numel(), "edges")
         check.in_range("col", self.col, 0, self.num_nodes, "the node ids")
-        if self.num_nodes <= 2**31:  # half the bytes, and what is read most
+        if self.num_nodes <= 2**31:  # half the bytes of the most read array
             object.__setattr__(self, "col", self.col.to(torch.int32))
 
     def _check_nodes(self) -> None:
@@ -100,7 +101,7 @@ class Graph:
             _check_finite(self.x)
         if self.x is not None and self.x.shape[0] != n:
             raise ValueError(
-                f"x has {self.x.shape[0]} rows, the graph {n} nodes; give one row per node, in the order of their ids"
+                f"x has {self.x.shape[0]} rows, the graph {n} nodes; x needs one row per node, in the order of node ids"
             )
         masks = [(name, mask) for name in MASKS if (mask := getattr(self, name)) is not None]
         for name, mask in masks:
@@ -112,7 +113,7 @@ class Graph:
                 if both.numel() > 0:
                     raise ValueError(
                         f"{both.shape[0]} nodes, the first of them {int(both[0])}, are in {other_name} and in {name}; "
-                        "scores would be measured on nodes that were trained on: remove them from one of the two"
+                        "remove them from one of the two"
                     )
         if self.y is not None:
             check.tensor("y", self.y, (torch.int8,) if self.y.dim() == 2 else (torch.int64,), 2 if self.y.dim() == 2 else 1)
@@ -124,7 +125,7 @@ class Graph:
 
     @property
     def num_edges(self) -> int:
-        """Directed edges: an undirected one counts twice."""
+        """The number of directed edges. An undirected edge counts twice."""
         return self.col.numel()
 
     @property
@@ -141,12 +142,12 @@ class Graph:
 
     @property
     def fingerprint(self) -> str:
-        """32 hexadecimal digits that tell this structure from any other: what partitions and tables are filed under."""
+        """A hash of the edges, 32 hexadecimal digits. Partitions and histories are filed under it."""
         return self._digest[0]
 
     @property
     def degree(self) -> Tensor:
-        """int64[N], the number of in-neighbours."""
+        """The number of in-neighbours, int64[N]."""
         return self.rowptr.diff()
 
     @property
@@ -160,37 +161,37 @@ class Graph:
         return replace(self, rowptr=edges[0], col=edges[1], directed=directed)
 
     def symmetrise(self) -> "Graph":
-        """Every edge both ways, and each once."""
+        """Add the reverse of every edge and keep each edge once."""
         if self.directed is False:
             return self.deduplicate()
         return self._with_edges(csr.symmetrise(self.rowptr, self.col), False)
 
     def deduplicate(self) -> "Graph":
-        """Each edge once."""
+        """Keep each edge once."""
         return self._with_edges(csr.deduplicate(self.rowptr, self.col), None if self.directed else False)
 
     def with_self_loops(self) -> "Graph":
-        """Every node its own neighbour, once."""
+        """Give every node exactly one self-loop."""
         return self._with_edges(csr.with_self_loops(self.rowptr, self.col), self.directed)
 
     def without_self_loops(self) -> "Graph":
-        """No node its own neighbour."""
+        """Remove all self-loops."""
         return self._with_edges(csr.without_self_loops(self.rowptr, self.col), self.directed)
 
     def reverse(self) -> "Graph":
-        """Every edge turned round."""
+        """Reverse every edge."""
         if self.directed is False:
             return self
         return self._with_edges(csr.reverse(self.rowptr, self.col), True)
 
     def permute(self, order: Tensor) -> "Graph":
-        """The same graph with its nodes in another order: node i is what node ``order[i]`` was. int64[N]."""
+        """The graph with permuted nodes: node i is node ``order[i]`` of this graph. ``order`` is int64[N]."""
         check.tensor("order", order, (torch.int64,), 1)
         check.size("order", order, 0, self.num_nodes, "one per node")
         check.in_range("order", order, 0, self.num_nodes, "the node ids")
         if not torch.zeros(self.num_nodes, dtype=torch.bool).index_fill_(0, order, True).all():
             raise ValueError(
-                f"order names some of the {self.num_nodes} nodes twice and others never; it must be a permutation"
+                f"order has some of the {self.num_nodes} nodes twice and others not at all; it must be a permutation"
             )
         rowptr, col = csr.permute(self.rowptr, self.col, order)
         x = self.x
@@ -200,9 +201,9 @@ class Graph:
         return replace(self, rowptr=rowptr, col=col, x=x, **nodes)
 
     def adjacency(self, normalise: Normalisation = "gcn") -> Adjacency:
-        """The adjacency that a model aggregates with, and its reverse for backward.
+        """The normalised adjacency for message passing, with its reverse for backward.
 
-        ``gcn``: with self-loops, scaled by ``deg ** -0.5`` on both sides. ``mean``: scaled by ``1 / deg``. ``sum``: as is.
+        ``gcn``: self-loops, scaled by ``deg ** -0.5`` on both sides. ``mean``: scaled by ``1 / deg``. ``sum``: not scaled.
         """
         if normalise not in ("gcn", "mean", "sum"):
             raise ValueError(f"normalise is {normalise!r}; it must be 'gcn', 'mean' or 'sum'")
@@ -222,14 +223,13 @@ class Graph:
 
 
 def _check_finite(x: Tensor) -> None:
-    for begin in range(0, x.shape[0], 65536):  # in pieces: the answer is one bit, its way there should not cost gigabytes
-        bad = torch.nonzero(~torch.isfinite(x[begin : begin + 65536]))
+    for begin in range(0, x.shape[0], CHUNK_ROWS):
+        bad = torch.nonzero(~torch.isfinite(x[begin : begin + CHUNK_ROWS]))
         if bad.numel() > 0:
             row, column = int(bad[0, 0]), int(bad[0, 1])
             value = float(x[begin + row, column])
             raise ValueError(
-                f"x[{begin + row}, {column}] is {value}; features must be finite: torch.nan_to_num(x) makes them so, "
-                "or remove what made them"
+                f"x[{begin + row}, {column}] is {value}; features must be finite, for example by torch.nan_to_num(x)"
             )
 
 
@@ -242,9 +242,9 @@ def _count_classes(y: Tensor | None) -> int:
 def _check_labels(y: Tensor, classes: int, train_mask: Tensor | None) -> None:
     if y.dim() == 2:
         check.size("y", y, 1, classes, "one column per class")
-        check.in_range("y", y, -1, 2, "0 or 1, and -1 for not known")
+        check.in_range("y", y, -1, 2, "0 or 1, and -1 for unknown")
     else:
-        check.in_range("y", y, -1, classes, f"{classes} classes, and -1 for not known")
+        check.in_range("y", y, -1, classes, f"{classes} classes, and -1 for unknown")
     if train_mask is not None:
         unknown = torch.nonzero(train_mask & (y.amin(1) if y.dim() == 2 else y).lt(0))
         if unknown.numel() > 0:

@@ -1,10 +1,10 @@
-"""METIS in a process of its own.
+"""METIS in a child process.
 
-METIS keeps Python's lock while it works, and may end its process: by an abort, or when memory runs out. In a child process
-neither stops the caller: the progress line goes on, Ctrl-C works, and what happened to METIS is an exception.
+METIS holds Python's global lock, and it can abort its process, for example when memory runs out. In a child process neither
+affects the caller: the progress line is updated, Ctrl-C works, and a failure is an exception.
 
-Caller and child share a folder: ``rowptr.npy`` and ``col.npy`` go in, ``cluster.npy`` comes out. This module imports neither
-torch nor Numba, so the child starts in a tenth of a second.
+Caller and child share a folder: ``rowptr.npy`` and ``col.npy`` are the input, ``cluster.npy`` is the output. This module
+imports neither torch nor Numba, so that the child starts in a tenth of a second.
 """
 
 import contextlib
@@ -21,26 +21,26 @@ import pymetis
 
 from ..utils.machine import readable
 
-# What METIS takes at its peak, its input included, with 64-bit indices: just above the most that was seen (VmHWM of the
-# child) on random and clustered graphs with power-law degrees, of 0.5M to 8M edges, 2 to 240 per node, in 10 to 1000 num_parts.
-# Clustered graphs take less, down to half of it. tests/test_metis_worker.py repeats one of the measurements.
+# METIS's peak memory with 64-bit indices, its input included: just above the largest measured value (VmHWM of the child) on
+# random and clustered graphs with power-law degrees, 0.5M to 8M edges, 2 to 240 per node, 10 to 1000 clusters. Clustered
+# graphs take down to half of it. tests/data/test_metis.py repeats one measurement.
 BYTES_PER_NODE, BYTES_PER_EDGE = 150, 115
 
-PIECE = 1 << 20  # elements
-PR_SET_PDEATHSIG = 1  # of linux/prctl.h
+CHUNK_ROWS = 1 << 20  # elements that are converted at a time
+PR_SET_PDEATHSIG = 1  # from linux/prctl.h
 
 
 class MetisFailedError(RuntimeError):
-    """METIS did not finish; says why."""
+    """METIS did not finish. The message has the reason."""
 
 
 def index_dtype() -> np.dtype:
-    """The integers that METIS was built with: int32 or int64. Arrays of them are passed without a copy."""
+    """The integer type that METIS was built with, int32 or int64. Arrays of it are passed without a copy."""
     return pymetis.zero_copy_dtype()
 
 
 def peak_bytes(nodes: int, edges: int, index_bytes: int) -> int:
-    """How much memory METIS takes for an undirected graph whose edges are counted both ways."""
+    """METIS's peak memory for an undirected graph. ``edges`` counts both directions."""
     return (BYTES_PER_NODE * nodes + BYTES_PER_EDGE * edges) * index_bytes // 8
 
 
@@ -49,12 +49,12 @@ def why_not(nodes: int, edges: int, index: np.dtype, available: int) -> str | No
     largest = int(np.iinfo(index).max)
     if max(nodes, edges) > largest:
         return (
-            f"it counts with {8 * index.itemsize} bits, to {largest:,}, and the graph has "
-            f"{nodes:,} nodes and {edges:,} edges (each counted both ways)"
+            f"its integers have {8 * index.itemsize} bits, up to {largest:,}; the graph has "
+            f"{nodes:,} nodes and {edges:,} edges (both directions)"
         )
     needed = peak_bytes(nodes, edges, index.itemsize)
     if needed > available:
-        return f"it would take about {readable(needed)} of memory, and {readable(available)} are available"
+        return f"it needs about {readable(needed)} of memory; {readable(available)} are available"
     return None
 
 
@@ -62,18 +62,18 @@ def run(rowptr: np.ndarray, col: np.ndarray, num_parts: int, seed: int, folder: 
     """The cluster of each node, int32[N], by METIS's k-way partitioning.
 
     Args:
-        rowptr: int64[N+1]; col: int32 or int64 [E]: every edge both ways, none twice, no self-loops.
-        folder: where the files that the two processes share are kept meanwhile; None: where the system keeps such files.
+        rowptr: int64[N+1]; col: int32 or int64 [E]: symmetric, without duplicates and self-loops.
+        folder: where the shared temporary files go; None: the system's temporary folder.
 
     Raises:
-        MetisFailedError: METIS or its process ended early, or there was no room for the files.
+        MetisFailedError: METIS or its process ended early, or the files could not be written.
     """
     try:
         with tempfile.TemporaryDirectory(prefix="metis-", dir=folder) as shared:
             _write(Path(shared, "rowptr.npy"), rowptr)
             _write(Path(shared, "col.npy"), col)
-            # The child finds its packages where this process did. Its working folder, which Python searches first, is the
-            # shared one: nothing there has the name of a module.
+            # The child gets this process's search path. Its working folder, which Python searches first, is the shared
+            # one, which contains no modules.
             path = os.pathsep.join(os.path.abspath(p) for p in sys.path)
             with subprocess.Popen(
                 [sys.executable, "-m", "rest_triton.data.metis", str(num_parts), str(seed)],
@@ -85,43 +85,43 @@ def run(rowptr: np.ndarray, col: np.ndarray, num_parts: int, seed: int, folder: 
             ) as child:
                 try:
                     output, _ = child.communicate()
-                finally:  # after Ctrl-C as well the child is gone before its folder is
+                finally:  # also after Ctrl-C, the child ends before its folder is deleted
                     child.kill()
                     child.wait()
             if child.returncode != 0:
                 raise MetisFailedError(_reason(child.returncode, output.decode(errors="replace")))
             return np.load(Path(shared, "cluster.npy"), allow_pickle=False)
     except OSError as error:
-        raise MetisFailedError(f"its files could not be shared: {error}") from error
+        raise MetisFailedError(f"its files could not be written or read: {error}") from error
 
 
 def _write(path: Path, values: np.ndarray) -> None:
-    """As METIS wants it, converted piece by piece: the array is never in memory twice.
+    """Write an array with METIS's integer type, in chunks, so that it is never in memory twice.
 
-    Not through a memory map: on a full disk, writing to one ends the process; a write to a file is an error.
+    A memory map is not used: on a full disk, writing to one kills the process.
     """
     dtype = index_dtype()
     with open(path, "wb") as file:
         header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": values.shape}
         np.lib.format.write_array_header_1_0(file, header)
-        for begin in range(0, values.size, PIECE):
-            file.write(values[begin : begin + PIECE].astype(dtype).data)
+        for begin in range(0, values.size, CHUNK_ROWS):
+            file.write(values[begin : begin + CHUNK_ROWS].astype(dtype).data)
 
 
 def _reason(code: int, output: str) -> str:
     if code == -signal.SIGKILL:
-        return "its process was killed, as the system does when memory runs out"
+        return "its process was killed, probably because memory ran out"
     lines = [line for line in output.splitlines() if line.strip()]
-    said = f": {lines[-1].strip()}" if lines else ""
+    last = f": {lines[-1].strip()}" if lines else ""
     return (
-        f"its process ended by {signal.Signals(-code).name}{said}"
+        f"its process ended by {signal.Signals(-code).name}{last}"
         if code < 0
-        else f"its process ended with code {code}{said}"
+        else f"its process ended with code {code}{last}"
     )
 
 
-def _yield_to_parent() -> None:
-    """The caller's life before this one's: end when it ends, and go first when memory runs out."""
+def _depend_on_parent() -> None:
+    """End this process when its parent ends. When memory runs out, the system kills this one first."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         with contextlib.suppress(OSError):
@@ -129,7 +129,7 @@ def _yield_to_parent() -> None:
 
 
 def main() -> None:
-    _yield_to_parent()
+    _depend_on_parent()
     rowptr, col = (np.load(name, mmap_mode="r") for name in ("rowptr.npy", "col.npy"))
     _, cluster = pymetis.part_graph(
         int(sys.argv[1]),

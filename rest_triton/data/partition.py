@@ -1,32 +1,33 @@
-"""Clusters: a graph's nodes in groups with few edges between them, and the order that makes each group a range of rows."""
+"""Partitions of a graph into clusters with few edges between them, each a range of rows after a permutation."""
 
 import heapq
-import os
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Literal, get_args
-from uuid import uuid4
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ..kernels.cpu.partition import Greedy, breadth_first, cut_edges
+from ..ops import check
+from ..utils.errors import UserError
+from ..utils.files import replacing
+from ..utils.machine import available_memory
+from ..utils.progress import Progress, notice, progress
 from . import metis as metis_worker
 from .graph import Graph
-from ..kernels.cpu.partition import Greedy, breadth_first, cut_edges
-from ..utils.machine import available_memory
-from ..ops import check
-from ..utils.progress import Progress, notice, progress
 
 Method = Literal["metis", "stream", "random"]
-METHODS: tuple[str, ...] = get_args(Method)
-FORMAT = "rest_triton partition 1"  # of the files; another number for another content
+PARTITIONERS: tuple[str, ...] = get_args(Method)
+FORMAT = "rest_triton partition 1"  # raise the number when an array of the file changes its meaning
+NOT_RECORDED = "METIS failed in an earlier version, which did not record the reason"
 MOST_SEEDS = 2**31  # METIS may be built with 32-bit integers
 
-SLACK = 5  # percent that a streamed cluster may be larger than the mean
-MOST_PASSES = 10  # over the edges after the first one
-LEAST_GAIN = 0.01  # of the cut, by a pass: with less the next one is not worth its time
+SLACK = 5  # percent by which a streamed cluster may exceed the mean size
+MOST_PASSES = 10  # over the edges, after the first one
+LEAST_GAIN = 0.01  # of the cut: after a pass that gains less, streaming stops
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -34,12 +35,14 @@ class Partition:
     """Clusters of a graph's nodes, none of them empty.
 
     Args:
-        ptr: int64[K+1]; cluster k is nodes ``ptr[k] .. ptr[k+1]`` of the permuted graph, those of high degree first.
-        order: int64[N]; node i of the permuted graph is node ``order[i]`` of the original.
-        method: who made it: "metis", "stream" or "random".
+        ptr: int64[K+1]; cluster k is the nodes ``ptr[k] .. ptr[k+1]`` of the permuted graph, by descending degree.
+        order: int64[N]; node i of the permuted graph is node ``order[i]`` of the original graph.
+        method: the method that ran: "metis", "stream" or "random".
         cut: the share of directed edges whose ends are in different clusters.
-        balance: the size of the largest cluster over that of the mean one.
-        fingerprint: of the graph that it was made for, or None if that is not known.
+        balance: the size of the largest cluster divided by the mean size.
+        fingerprint: of the graph that was divided; None if unknown.
+        asked: the method that was asked for; None: ``method``.
+        fallback: why ``method`` ran instead of ``asked``; None if they are the same.
     """
 
     ptr: Tensor
@@ -48,10 +51,31 @@ class Partition:
     cut: float
     balance: float
     fingerprint: str | None = None
+    asked: str | None = None
+    fallback: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.asked is None:
+            object.__setattr__(self, "asked", self.method)
 
     @property
     def num_clusters(self) -> int:
         return self.ptr.numel() - 1
+
+    def summary(self) -> dict[str, Any]:
+        """Plain values for a run's summary: methods, fallback, quality and sizes."""
+        sizes = self.ptr.diff()
+        return {
+            "asked": self.asked,
+            "method": self.method,
+            "fallback": self.fallback,
+            "cut": self.cut,
+            "balance": self.balance,
+            "num_parts": self.num_clusters,
+            "num_nodes": self.order.numel(),
+            "smallest": int(sizes.min()),
+            "largest": int(sizes.max()),
+        }
 
     @cached_property
     def inverse(self) -> Tensor:
@@ -64,15 +88,16 @@ class Partition:
         """The graph with its nodes in the order of the clusters."""
         if graph.num_nodes != self.order.numel() or self.fingerprint not in (None, graph.fingerprint):
             raise ValueError(
-                f"the partition was made for another graph, of {self.order.numel():,} nodes, than {graph.name}, of "
-                f"{graph.num_nodes:,}; apply it to the graph that was given to partition(), before any change of its edges"
+                f"the partition was made for another graph of {self.order.numel():,} nodes; {graph.name} has "
+                f"{graph.num_nodes:,}. Apply it to the graph that was given to partition(), with the same edges"
             )
         return graph.permute(self.order)
 
     def describe(self) -> str:
-        """One line for people: ``40 clusters by metis: 12.3 % of edges cut, balance 1.03``."""
+        """One line: ``40 clusters by metis: 12.3 % of edges cut, balance 1.03``; also a fallback, if there was one."""
         clusters = f"{self.num_clusters:,} cluster{'s' * (self.num_clusters != 1)} by {self.method}"
-        return f"{clusters}: {100 * self.cut:.1f} % of edges cut, balance {self.balance:.2f}"
+        instead = f" (instead of {self.asked}: {self.fallback})" if self.fallback else ""
+        return f"{clusters}: {100 * self.cut:.1f} % of edges cut, balance {self.balance:.2f}{instead}"
 
     def __repr__(self) -> str:
         return f"Partition({self.describe()})"
@@ -83,15 +108,15 @@ def partition(
 ) -> Partition:
     """Divide the nodes of a graph into ``num_parts`` clusters of about equal size.
 
-    Directions, self-loops and duplicates of edges do not matter for where a node goes; ``cut`` counts the edges as they are.
+    Directions, self-loops and duplicates of edges do not affect the clusters. ``cut`` counts the edges as they are.
 
     Args:
-        num_parts: how many. More than there are nodes means one node each.
-        method: ``metis``: METIS's multilevel k-way partitioning, few edges cut. ``stream``: greedy passes over the edges, in
-            the memory of a few numbers per node, clusters at most 5 % larger than the mean; it also takes over where METIS
-            fails, and says so. ``random``: nothing but the sizes is looked at.
+        num_parts: the number of clusters; beyond the number of nodes, each node is a cluster.
+        method: ``metis``: multilevel k-way partitioning, few edges cut. ``stream``: greedy passes over the edges, a few
+            numbers of memory per node, clusters at most 5 % above the mean size. ``stream`` also replaces ``metis`` where
+            METIS fails; ``Partition.fallback`` has the reason. ``random``: equal sizes, edges ignored.
         seed: 0 to 2^31 - 1. The same graph, num_parts, method and seed give the same clusters.
-        root: the folder in whose ``partitions`` results are kept and looked for; None keeps nothing.
+        root: the folder below which ``partitions`` caches the results; None: no cache.
 
     Example::
 
@@ -106,54 +131,62 @@ def partition(
     path = None
     if root is not None:
         path = Path(root, "partitions", f"{key}.npz")
-        path.parent.mkdir(parents=True, exist_ok=True)  # or fail, before the work rather than after it
-        kept = _load(path, key, graph, num_parts)
-        if kept is not None:
-            if kept.method != method:
-                notice(f"{graph.name} is divided by {kept.method}, as {method} could not do it; to try again, remove {path}")
-            return kept
+        path.parent.mkdir(parents=True, exist_ok=True)  # fails before the work, not after it
+        cached = _load(path, key, graph, num_parts, method)
+        if cached is not None:
+            if cached.fallback:
+                notice(
+                    f"{graph.name} was divided by {cached.method}: {cached.fallback}. To try {method} again, remove {path}"
+                )
+            return cached
     with progress(f"dividing {graph.name} into {num_parts:,} clusters") as shown:
-        cluster, made_by = _divide(graph, num_parts, method, seed, path, shown)
+        cluster, used, fallback = _divide(graph, num_parts, method, seed, path, shown)
         shown.say("ordering")
-        made = _arrange(graph, cluster, num_parts, made_by)
+        result = _arrange(graph, cluster, num_parts, used, method, fallback)
     if path is not None:
-        _save(path, key, made)
-    return made
+        _save(path, key, result)
+    return result
 
 
 def _check(graph: Graph, num_parts: int, method: str, seed: int) -> None:
-    if not isinstance(num_parts, int) or isinstance(num_parts, bool) or num_parts < 1:
-        raise ValueError(f"num_parts is {num_parts!r}; it must be a whole number of clusters, 1 or more")
-    if method not in METHODS:
-        raise ValueError(f"method is {method!r}; it must be one of {', '.join(METHODS)}")
-    if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < MOST_SEEDS:
-        raise ValueError(f"seed is {seed!r}; it must be a whole number from 0 to {MOST_SEEDS - 1}")
+    for name, value in (("num_parts", num_parts), ("seed", seed)):
+        if type(value) is not int:
+            raise TypeError(f"{name} is {value!r}; it must be an int")
+    if method not in PARTITIONERS:
+        raise ValueError(f"method is {method!r}; it must be one of {', '.join(PARTITIONERS)}")
+    if num_parts < 1:
+        raise UserError(f"num_parts is {num_parts}; there must be at least 1 cluster")
+    if not 0 <= seed < MOST_SEEDS:
+        raise UserError(f"seed is {seed}; it must be from 0 to {MOST_SEEDS - 1}")
     if graph.num_nodes == 0:
-        raise ValueError(f"{graph.name} has no nodes; there is nothing to divide into clusters")
+        raise UserError(f"{graph.name} has no nodes; there is nothing to divide into clusters")
 
 
-def _divide(graph: Graph, num_parts: int, method: str, seed: int, path: Path | None, shown: Progress) -> tuple[Tensor, str]:
-    """The cluster of each node, int32[N], and the method that found it."""
+def _divide(
+    graph: Graph, num_parts: int, method: str, seed: int, path: Path | None, shown: Progress
+) -> tuple[Tensor, str, str | None]:
+    """The cluster of each node, int32[N]; the method that found it; why that is not ``method``, if it is not."""
     if num_parts == 1:
-        return torch.zeros(graph.num_nodes, dtype=torch.int32), method
+        return torch.zeros(graph.num_nodes, dtype=torch.int32), method, None
     if num_parts == graph.num_nodes:
-        return torch.arange(num_parts, dtype=torch.int32), method
+        return torch.arange(num_parts, dtype=torch.int32), method, None
     if method == "random":
-        return _random(graph.num_nodes, num_parts, seed), method
-    shown.say("edges both ways")
+        return _random(graph.num_nodes, num_parts, seed), method, None
+    shown.say("symmetrising")
     graph = graph.symmetrise().without_self_loops()
+    why = None
     if method == "metis":
         shown.say("METIS")
         why = metis_worker.why_not(graph.num_nodes, graph.num_edges, metis_worker.index_dtype(), available_memory())
         if why is None:
             try:
                 folder = None if path is None else path.parent
-                found = metis_worker.run(graph.rowptr.numpy(), graph.col.numpy(), num_parts, seed, folder)
-                return torch.from_numpy(found), method
+                cluster = metis_worker.run(graph.rowptr.numpy(), graph.col.numpy(), num_parts, seed, folder)
+                return torch.from_numpy(cluster), method, None
             except metis_worker.MetisFailedError as error:
                 why = str(error)
-        notice(f"METIS cannot divide {graph.name}: {why}. The streaming partitioner takes over")
-    return _stream(graph, num_parts, seed, shown), "stream"
+        notice(f"METIS cannot divide {graph.name}: {why}. The streaming partitioner runs instead")
+    return _stream(graph, num_parts, seed, shown), "stream", why
 
 
 def _random(nodes: int, num_parts: int, seed: int) -> Tensor:
@@ -164,8 +197,8 @@ def _random(nodes: int, num_parts: int, seed: int) -> Tensor:
 def _stream(graph: Graph, num_parts: int, seed: int, shown: Progress) -> Tensor:
     """Restreaming linear deterministic greedy (Nishimura and Ugander, 2013).
 
-    The first pass goes breadth first from random roots: on lattices an order without locality ends with more than twice the
-    cut. Later passes go by id: with every node placed, the order matters little, and memory is read from front to back.
+    The first pass is breadth first from random roots: on lattices, an order without locality more than doubles the cut.
+    Later passes go by node id: all nodes are placed, so the order matters little, and memory is read sequentially.
     """
     rowptr, col = graph.rowptr.contiguous(), graph.col.contiguous()
     clusters = Greedy(rowptr, col, num_parts, capacity=-(-(100 + SLACK) * graph.num_nodes // (100 * num_parts)))
@@ -185,8 +218,8 @@ def _stream(graph: Graph, num_parts: int, seed: int, shown: Progress) -> Tensor:
     return clusters.cluster
 
 
-def _arrange(graph: Graph, cluster: Tensor, num_parts: int, method: str) -> Partition:
-    """The partition that puts node g into ``cluster[g]``, once every cluster has a node."""
+def _arrange(graph: Graph, cluster: Tensor, num_parts: int, method: str, asked: str, fallback: str | None) -> Partition:
+    """The partition with node g in ``cluster[g]``, after empty clusters have been given a node."""
     sizes = torch.bincount(cluster, minlength=num_parts)
     order = _by_cluster_and_degree(graph, cluster)
     if int(sizes.min()) == 0:
@@ -195,18 +228,18 @@ def _arrange(graph: Graph, cluster: Tensor, num_parts: int, method: str) -> Part
     cut = cut_edges(graph.rowptr.contiguous(), graph.col.contiguous(), cluster) / max(1, graph.num_edges)
     balance = int(sizes.max()) * num_parts / graph.num_nodes
     ptr = torch.nn.functional.pad(sizes.cumsum(0), (1, 0))
-    return Partition(ptr, order, method, cut, balance, graph.fingerprint)
+    return Partition(ptr, order, method, cut, balance, graph.fingerprint, asked, fallback)
 
 
 def _by_cluster_and_degree(graph: Graph, cluster: Tensor) -> Tensor:
-    """Nodes by cluster, inside a cluster from high to low degree, those of one degree by id."""
+    """Nodes sorted by cluster, then by descending degree, then by id."""
     degree = graph.degree
     most = int(degree.max())
     return torch.sort(cluster.long() * (most + 1) + (most - degree), stable=True).indices
 
 
 def _fill_empty(cluster: Tensor, sizes: Tensor, order: Tensor) -> tuple[Tensor, Tensor]:
-    """Each empty cluster gets a node of the largest one at that time: one of lowest degree, which cuts least."""
+    """Move a node of lowest degree from the currently largest cluster into each empty one."""
     cluster, left = cluster.clone(), sizes.tolist()
     end = sizes.cumsum(0).tolist()
     largest = [(-size, k) for k, size in enumerate(left)]
@@ -220,31 +253,20 @@ def _fill_empty(cluster: Tensor, sizes: Tensor, order: Tensor) -> tuple[Tensor, 
     return cluster, torch.bincount(cluster, minlength=sizes.numel())
 
 
-def _save(path: Path, key: str, made: Partition) -> None:
-    """All of the file or none of it. Without room for it the partition is still good: that is said, not raised."""
-    scratch = path.with_name(f"{path.name}.{uuid4().hex}")
+def _save(path: Path, key: str, result: Partition) -> None:
+    """Write the cache file. A failure is a notice: the partition itself is good."""
     try:
-        with open(scratch, "wb") as file:
+        with replacing(path) as file:
             np.savez(
-                file,
-                format=FORMAT,
-                key=key,
-                method=made.method,
-                cut=made.cut,
-                ptr=made.ptr.numpy(),
-                order=made.order.numpy(),
-            )
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(scratch, path)
+                file, format=FORMAT, key=key, ptr=result.ptr.numpy(), order=result.order.numpy(), method=result.method,
+                cut=result.cut, balance=result.balance, asked=str(result.asked), fallback=result.fallback or "",
+            )  # fmt: skip
     except OSError as error:
-        notice(f"the partition is not kept for the next time: {error}")
-    finally:
-        scratch.unlink(missing_ok=True)
+        notice(f"the partition is not cached: {error}")
 
 
-def _load(path: Path, key: str, graph: Graph, num_parts: int) -> Partition | None:
-    """What was kept, or None if there is nothing, or nothing that can be trusted."""
+def _load(path: Path, key: str, graph: Graph, num_parts: int, asked: str) -> Partition | None:
+    """The cached partition; None if there is no valid one."""
     if not path.exists():
         return None
     try:
@@ -253,14 +275,17 @@ def _load(path: Path, key: str, graph: Graph, num_parts: int) -> Partition | Non
                 raise ValueError("it is of another version or graph")
             ptr, order = torch.from_numpy(file["ptr"]), torch.from_numpy(file["order"])
             method, cut = str(file["method"]), float(file["cut"])
+            # Files of earlier versions have the method that ran, but not why.
+            reason = str(file["fallback"]) if "fallback" in file else NOT_RECORDED
         check.tensor("order", order, (torch.int64,), 1)
         check.tensor("ptr", ptr, (torch.int64,), 1)
         check.size("ptr", ptr, 0, num_parts + 1, "one per cluster, and the end")
         check.row_pointers("ptr", ptr, graph.num_nodes, "nodes")
         sizes = ptr.diff()
         if int(sizes.min()) < 1 or not torch.equal(order.sort().values, torch.arange(graph.num_nodes)):
-            raise ValueError("a cluster is empty, or its order is not one of all nodes")
-    except Exception as error:  # whatever a file that anything may have been done to leads to
+            raise ValueError("a cluster is empty, or order is not a permutation of all nodes")
+    except Exception as error:  # a damaged file can lead to any error
         notice(f"{path} cannot be used, the partition is made again: {error}")
         return None
-    return Partition(ptr, order, method, cut, int(sizes.max()) * num_parts / graph.num_nodes, graph.fingerprint)
+    balance = int(sizes.max()) * num_parts / graph.num_nodes
+    return Partition(ptr, order, method, cut, balance, graph.fingerprint, asked, reason if method != asked else None)

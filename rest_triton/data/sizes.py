@@ -1,7 +1,6 @@
-"""How large a data set is, without reading it: from the registry, the name, a manifest, or the headers of a file."""
+"""The sizes of a data set without loading it: from the registry, its name, a manifest, or the headers of a file."""
 
 import json
-import re
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ..utils.errors import UserError, did_you_mean
-from .convert import SPARSE_PIECES
-from .datasets import DATASETS, synthetic
+from ..utils.errors import UserError
+from .convert import SPARSE_ARRAYS
+from .datasets import DATASETS, folder_name, synthetic, unknown_dataset
 from .prepared import FORMAT, MANIFEST
 
-UNKNOWN_CLASSES = 128  # where labels would have to be read to count them
-AS_PUBLISHED = ("mag240m",)  # features in float16, mapped where the download has them
+UNKNOWN_CLASSES = 128  # assumed where counting them means reading the labels
+AS_PUBLISHED = ("mag240m",)  # float16 features, mapped from the downloaded file
 
 
 @dataclass(frozen=True)
@@ -42,38 +41,36 @@ class Sizes:
 
 
 def sizes_of(dataset: str, root: Path | str = "data") -> Sizes:
-    """The sizes of a data set by its name, as :func:`rest_triton.data.datasets.load` takes it. Nothing is loaded or made.
+    """The sizes of a data set by its name, as :func:`rest_triton.data.datasets.load` takes it. Nothing is loaded or written.
 
-    From the manifest of the prepared graph below ``root``, if it is there; else as published, by the synthetic shape, or by
-    the headers of an .npz: what those do not say is assumed, and the ``note`` says so.
+    They come from the prepared graph's manifest below ``root`` if there is one. Otherwise they come from the registry, the
+    synthetic shape, or the headers of an .npz. ``note`` names what is assumed.
     """
     if dataset.endswith(".npz"):
         known = _sizes_of_npz(Path(dataset))
-        # The folder has the digest of the content in its name: to know it is to read the file. One that agrees will do.
+        # The folder's name has a hash of the content. The file is not read for it; a folder that agrees is accepted.
         for folder in sorted(Path(root, "prepared").glob(f"{Path(dataset).stem}-{'[0-9a-f]' * 12}")):
             found = _sizes_of_manifest(folder, dataset)
             if found and (found.nodes, found.features) == (known.nodes, known.features) and found.edges <= known.edges:
                 return found
         return known
     for slug in (dataset, f"{dataset}-split0"):  # all splits have the same sizes
-        folder = Path(root, "prepared", re.sub(r"[^A-Za-z0-9.@=_-]+", "_", slug))
+        folder = Path(root, "prepared", folder_name(slug))
         if (found := _sizes_of_manifest(folder, dataset)) is not None:
             return found
     if dataset.startswith(synthetic.PREFIX):
         shape = synthetic.parse(dataset)
         return Sizes(shape.nodes, shape.edges, shape.features, shape.classes, name=dataset)
     if dataset not in DATASETS:
-        raise UserError(
-            f"{dataset!r} is not a data set: {did_you_mean(dataset, DATASETS)}; or synthetic:<shape>, or the path of an .npz"
-        )
+        raise unknown_dataset(dataset)
     d, mapped = DATASETS[dataset], dataset in AS_PUBLISHED
     return Sizes(
-        d.nodes, d.edges, d.features, d.classes, d.directed, None, dataset, d.multilabel, 2 if mapped else 4, mapped=mapped
+        d.nodes, d.edges, d.features, d.classes, False, None, dataset, d.multilabel, 2 if mapped else 4, mapped=mapped
     )
 
 
 def _sizes_of_manifest(folder: Path, name: str) -> Sizes | None:
-    """None where there is none, or one that would be made again."""
+    """The sizes in a manifest; None if there is none, or none of this format."""
     try:
         manifest = json.loads((folder / MANIFEST).read_text())
         if manifest["format"] != FORMAT:
@@ -97,7 +94,7 @@ def _sizes_of_npz(path: Path) -> Sizes:
             shape = {name.removesuffix(".npy"): _header(file, name) for name in file.namelist()}
             if "edge_index" not in shape or len(shape["edge_index"]) != 2:
                 raise UserError(f"edge_index is {shape.get('edge_index', 'not there')}; it must be [2, E]")
-            sparse = all(piece in shape for piece in SPARSE_PIECES)
+            sparse = all(piece in shape for piece in SPARSE_ARRAYS)
             if sparse:  # its values are a shape, too
                 nodes, features = (int(size) for size in _values(file, "x_shape"))
             elif "x" in shape:
@@ -108,9 +105,9 @@ def _sizes_of_npz(path: Path) -> Sizes:
         raise UserError(f"{path} is not an .npz of a graph ({error}); write it again with numpy.savez") from None
     labels = shape.get("y", ())
     multilabel = len(labels) == 2 and labels[1] > 1
-    note = "edges counted as if each were listed one way"
+    note = "edges assumed to be listed one way only"
     if not multilabel and labels:
-        note += f"; {UNKNOWN_CLASSES} classes assumed, counting them would mean reading the labels"
+        note += f"; {UNKNOWN_CLASSES} classes assumed, as the labels are not read"
     classes = labels[1] if multilabel else UNKNOWN_CLASSES if labels else 0
     nnz = shape["x_indices"][0] if sparse else None
     return Sizes(nodes, 2 * shape["edge_index"][1], features, classes, False, nnz, path.stem, multilabel, note=note)
@@ -122,7 +119,7 @@ def _values(file: zipfile.ZipFile, name: str) -> np.ndarray:
 
 
 def _header(file: zipfile.ZipFile, name: str) -> tuple[int, ...]:
-    """The shape of an array in an .npz. Only its first bytes are unpacked."""
+    """The shape of an array in an .npz. Only its header is unpacked."""
     with file.open(name) as member:
         version = np.lib.format.read_magic(member)
         read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0

@@ -1,1 +1,1 @@
-"""The staleness lab: studies of what stale histories cost, made of ordinary training runs."""
+"""The studies of the REST paper as commands: sets of training runs, and what came out of them."""

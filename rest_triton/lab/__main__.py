@@ -1,6 +1,127 @@
-"""``python -m rest_triton.lab <study> --dataset …``."""
+"""Run a study: a set of training runs that differ in one thing, and what came out of them as a table and a picture.
 
-from .command import main
+python -m rest_triton.lab accuracy --dataset products                   # GAS, REST, REST-IS, full batch
+python -m rest_triton.lab regimes --dataset graph.npz --quick --plan    # the runs that it would do
+"""
+
+import argparse
+import re
+import shlex
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..config import Config, add_flags, parse_flags
+from ..data.sizes import sizes_of
+from ..training.logger import InUse
+from ..utils.errors import UserError, did_you_mean, is_users
+from ..utils.malloc import keep_freed_memory
+from ..utils.progress import notice, progress
+from . import results
+from .runner import diverged, execute, finished
+from .studies import STUDIES
+from .study import Run, Study, base_for, planned
+
+OWN = ("study", "quick", "seeds", "only", "out", "plan")
+
+
+def _parser() -> argparse.ArgumentParser:
+    listed = "\n".join(f"  {study.name:<14} {study.about}" for study in STUDIES.values())
+    parser = argparse.ArgumentParser(
+        prog="python -m rest_triton.lab", usage="%(prog)s STUDY --dataset NAME [flags]",
+        description=f"{__doc__}\nstudies:\n{listed}", allow_abbrev=False,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    parser.add_argument("study", metavar="STUDY", help="one of the above")
+    parser.add_argument("--quick", action="store_true", help="fewer seeds, epochs and points on an axis")
+    parser.add_argument("--seeds", type=int, metavar="N", help="runs of each case, from --seed on")
+    parser.add_argument("--only", metavar="REGEX", help="only the runs whose names have a match")
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="of the study (default: lab/<data set>-<study>)")
+    parser.add_argument("--plan", action="store_true", help="print the runs and what is left of them, and stop")
+    parser.add_argument("--recipe", metavar="NAME", help="settings to begin with, as for rest_triton.train (default: none)")
+    add_flags(parser)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The command line."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    parser = _parser()
+    flags = {name: value for name, value in parse_flags(parser, arguments).items() if value is not None}
+    own = {name: flags.pop(name, None) for name in OWN}
+    try:
+        if own["study"] not in STUDIES:
+            raise UserError(f"{own['study']!r} is not a study: {did_you_mean(own['study'], STUDIES)}")
+        if "dataset" not in flags:
+            raise UserError("dataset is missing; name one with --dataset, such as --dataset products")
+        study = STUDIES[own["study"]]
+        nodes = sizes_of(flags["dataset"], flags.get("root", "data")).nodes
+        base = base_for(study, flags, quick=own["quick"], seeds=own["seeds"], nodes=nodes)
+        out = own["out"] or _folder(flags["dataset"], study.name)
+        runs = planned(study, base, out)
+        chosen = _chosen(runs, own["only"])
+        unfinished = [run for run in runs if not finished(run, study)]
+        left = [run for run in chosen if run in unfinished]
+        print(_plan(study, base.config, chosen, left), flush=True)
+        if not own["plan"]:
+            keep_freed_memory()
+            _study(study, runs, left, out, f"python -m rest_triton.lab {shlex.join(arguments)}")
+    except KeyboardInterrupt:
+        parser.exit(130, "\ninterrupted; repeat the command to go on\n")
+    except Exception as error:
+        if not is_users(error):
+            raise
+        parser.exit(1, f"{error}\n")
+
+
+def _folder(dataset: str, study: str) -> Path:
+    name = Path(dataset).stem if dataset.endswith(".npz") else dataset
+    return Path("lab") / re.sub(r"[^A-Za-z0-9.@=_+-]+", "-", f"{name}-{study}")
+
+
+def _chosen(runs: list[Run], only: str | None) -> list[Run]:
+    try:
+        chosen = [run for run in runs if re.search(only or "", run.name)]
+    except re.error as error:
+        raise UserError(f"--only {only!r} is not a regular expression: {error}") from None
+    if not chosen:
+        raise UserError(f"--only {only!r} matches none of the {len(runs)} runs, such as {runs[0].name}; --plan lists them")
+    return chosen
+
+
+def _plan(study: Study, base: Config, chosen: list[Run], left: list[Run]) -> str:
+    """A line for each case."""
+    lines = [["case", "epochs", "runs", "left"]]
+    for run in {run.case: run for run in chosen}.values():
+        counts = (sum(other.case == run.case for other in runs) for runs in (chosen, left))
+        lines += [[run.case, str(run.config.epochs), *map(str, counts)]]
+    wide = max(len(line[0]) for line in lines)
+    text = "\n".join(f"  {name:<{wide}}" + "".join(f"{value:>8}" for value in rest) for name, *rest in lines)
+    settings = ("model", "num_layers", "hidden_channels", "batch_norm", "dropout", "lr", "batch_size", "num_parts", "epochs")
+    shown = ", ".join(f"{name} {getattr(base, name)}" for name in settings)
+    return f"{study.name}: {study.about}\nbase: {shown}\n{text}\n{len(chosen)} runs, {len(chosen) - len(left)} finished"
+
+
+def _study(study: Study, runs: list[Run], left: list[Run], out: Path, command: str) -> None:
+    """Run after run. The results are written again after each, of all runs that have ended."""
+    print(f"results in {out}", flush=True)
+    begin = time.perf_counter()
+    for number, run in enumerate(left, 1):
+        try:
+            with progress(f"{study.name}, run {number} of {len(left)}: {run.name}"):
+                execute(study, run, command)
+        except InUse:
+            notice(f"{run.name} is being done by another process: left out here")
+            continue
+        results.write(results.read(study, runs), out, command)
+        minutes = (time.perf_counter() - begin) / 60
+        state = "diverged" if diverged(run) else "finished"
+        more = minutes / number * (len(left) - number)
+        print(f"[{number}/{len(left)}] {run.name}: {state}; {minutes:.1f} min so far, about {more:.1f} left", flush=True)
+    table = results.write(results.read(study, runs), out, command)
+    print(f"\n{table}\n{out / 'README.md'}, {out / 'results.csv'}", flush=True)
+
 
 if __name__ == "__main__":
     main()

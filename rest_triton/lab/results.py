@@ -1,176 +1,173 @@
-"""What came out of a study's runs: a row for each, and mean and spread over seeds."""
+"""What came out of a study: columns of figures, results.csv, and README.md with the command, a table and the picture."""
 
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+import csv
+import io
+import json
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from statistics import mean, median, stdev
+from statistics import mean, median
 from typing import Any
 
-from ..training.report import Run, read_run
-from .runner import DIVERGED
-from .study import Base, Case, Planned, Study
+from ..utils.files import write_whole
+from ..utils.machine import readable
+from .runner import diverged, ended, summary
+from .study import Columns, Results, Run, Spread, Study, gain, spread
+
+NOTE = """Scores are in percent, ± is the standard deviation over seeds. A gain is in points, over the case that `against`
+names, seed by seed; bold: more than the standard deviation of the pairs. docs/lab.md explains the columns."""
+SCORES = {"val", "test", "late", "stale_val", "stale_test"}
+TABLES = 16  # as many tables have columns of their own
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """One run that has ended."""
+def _best(key: str, name: str) -> Callable[[Run], float | None]:
+    """``name`` at the first epoch with the highest ``key``."""
 
-    case: Case
-    seed: int
-    run: Run
-    diverged: bool
-    apart: bool
+    def column(run: Run) -> float | None:
+        known = [epoch for epoch in run.epochs if key in epoch]
+        return max(known, key=lambda epoch: epoch[key]).get(name) if known else None
 
-    @cached_property
-    def measured(self) -> list[dict[str, Any]]:
-        """Epochs after which histories were compared with the truth."""
-        return [epoch for epoch in self.run.epochs if "error" in epoch]
-
-    @cached_property
-    def trained(self) -> list[float]:
-        """Seconds of training until the end of each epoch, without evaluations."""
-        total, found = 0.0, []
-        for epoch in self.run.epochs:
-            total += sum(seconds for phase, seconds in epoch["time"].items() if phase != "evaluation")
-            found.append(total)
-        return found
-
-    @cached_property
-    def row(self) -> dict[str, Any]:
-        """Its figures by the names of columns; those that it has."""
-        epochs, found = self.run.epochs, dict[str, Any]()
-        if self.diverged or not epochs:
-            return found
-        if self.run.best is not None:
-            found |= dict(zip(("best_epoch", "val", "test"), self.run.best, strict=True))
-        if self.measured:
-            last, best = self.measured[-1], max(self.measured, key=lambda epoch: epoch["stale_val"])
-            found |= {"stale_val": best["stale_val"], "stale_test": best.get("stale_test", math.nan), "error": last["error"]}
-            for name in ("staleness", "staleness_relative"):
-                found |= {f"{name}_{table}": value for table, value in enumerate(last[name])}
-        later = epochs[len(epochs) // 2 :]
-        scores = [epoch["test"] for epoch in later if "test" in epoch]
-        found |= {"late": mean(scores)} if scores else {}
-        for name in ("age", "frequency"):
-            known = [epoch[name] for epoch in later if name in epoch]
-            found |= {name: mean(known)} if known else {}
-        each = [b - a for a, b in zip([0.0, *self.trained], self.trained, strict=False)]
-        steps = sum(epoch["steps"] for epoch in epochs)
-        found |= {
-            "steps": steps, "loss": epochs[-1].get("loss", math.nan), "train_seconds": self.trained[-1],
-            "epoch_seconds": median(each), "step_seconds": self.trained[-1] / max(1, steps),
-            "evaluation_seconds": sum(epoch["time"]["evaluation"] for epoch in epochs),
-        }  # fmt: skip
-        # In a process that did other runs before, the most that it has held may be another's.
-        return found | ({"memory": max(epoch["memory"] for epoch in epochs)} if self.apart else {})
+    return column
 
 
-@dataclass(frozen=True)
-class Spread:
-    """Of one figure over seeds. std: unbiased; None of a single one."""
+def _late(name: str) -> Callable[[Run], float | None]:
+    """The mean of ``name`` over the second half of the epochs."""
 
-    mean: float
-    std: float | None
-    count: int
+    def column(run: Run) -> float | None:
+        known = [epoch[name] for epoch in run.epochs[len(run.epochs) // 2 :] if name in epoch]
+        return mean(known) if known else None
 
-    @classmethod
-    def of(cls, values: Iterable[float]) -> "Spread | None":
-        known = [value for value in values if value == value]
-        if not known:
-            return None
-        return cls(mean(known), stdev(known) if len(known) > 1 else None, len(known))
+    return column
 
 
-@dataclass(frozen=True)
-class Results:
-    """All that has ended so far of a study.
+def _last(name: str, table: int | None = None) -> Callable[[Run], float | None]:
+    """``name`` at the last epoch that has it; of one table, if it has a value for each."""
 
-    Args:
-        outcomes: in the order of the plan. planned: how many runs there will be.
-    """
+    def column(run: Run) -> float | None:
+        value = next((epoch[name] for epoch in reversed(run.epochs) if name in epoch), None)
+        if table is None or value is None:
+            return value
+        return value[table] if table < len(value) else None
 
-    study: Study
-    base: Base
-    outcomes: Sequence[Outcome]
-    planned: int
-
-    @property
-    def metric(self) -> str:
-        return next((outcome.run.metric for outcome in self.outcomes), "accuracy")
-
-    @cached_property
-    def groups(self) -> dict[str, list[Outcome]]:
-        """Outcomes by the name of their case."""
-        found: dict[str, list[Outcome]] = {}
-        for outcome in self.outcomes:
-            found.setdefault(outcome.case.name, []).append(outcome)
-        return found
-
-    def where(self, **labels: Any) -> "list[list[Outcome]]":
-        """The groups whose labels agree with these."""
-        return [
-            group
-            for group in self.groups.values()
-            if all(group[0].case.labels.get(name) == value for name, value in labels.items())
-        ]
-
-    def values(self, label: str) -> list[Any]:
-        """What a label is in these results, in the order of the plan."""
-        known = (o.case.labels for o in self.outcomes)
-        return list(dict.fromkeys(labels[label] for labels in known if label in labels))
-
-    def spread(self, group: Sequence[Outcome], name: str) -> Spread | None:
-        return Spread.of(outcome.row[name] for outcome in group if name in outcome.row)
-
-    def gain(self, group: Sequence[Outcome], other: Sequence[Outcome], name: str) -> Spread | None:
-        """How much more ``group`` has than ``other``, seed by seed: runs of one seed begin with the same weights and see the
-        same batches in the same order, so that most of what moves one moves the other, too."""
-        theirs = {outcome.seed: outcome.row[name] for outcome in other if name in outcome.row}
-        return Spread.of(o.row[name] - theirs[o.seed] for o in group if name in o.row and o.seed in theirs)
-
-    def table(self, names: Sequence[str]) -> list[tuple[Mapping[str, Any], dict[str, Spread | None], int]]:
-        """(labels, spreads by name, runs that diverged) of each case."""
-        return [
-            (group[0].case.labels, {name: self.spread(group, name) for name in names}, sum(o.diverged for o in group))
-            for group in self.groups.values()
-        ]
+    return column
 
 
-def curve(
-    group: Sequence[Outcome], x: Callable[[Outcome, int], float], y: str
-) -> tuple[list[float], list[float], list[float | None]]:
-    """(x, mean of y, its standard deviation) over the epochs at which all seeds have y. x: of an outcome and the place of an
-    epoch in it; its mean over seeds."""
-    by_epoch = [
-        {epoch["epoch"]: (x(outcome, at), epoch[y]) for at, epoch in enumerate(outcome.run.epochs) if y in epoch}
-        for outcome in group
-        if not outcome.diverged
+def _reached(run: Run) -> int | None:
+    """The place of the first epoch whose validation score is the target or better."""
+    return next((at for at, epoch in enumerate(run.epochs) if epoch.get("val", -1) >= run.target), None)
+
+
+def _steps(run: Run) -> int:
+    return sum(epoch["steps"] for epoch in run.epochs)
+
+
+#: Every run has these in results.csv, as far as it has measured them. docs/lab.md says what they mean.
+COLUMNS: Columns = {
+    "best_epoch": _best("val", "epoch"), "val": _best("val", "val"), "test": _best("val", "test"), "late": _late("test"),
+    "stale_val": _best("stale_val", "stale_val"), "stale_test": _best("stale_val", "stale_test"),
+    "age": _late("age"), "frequency": _late("frequency"), "error": _last("error"),
+    **{f"{name}_{t}": _last(name, t) for name in ("staleness", "staleness_relative") for t in range(TABLES)},
+    "steps": _steps, "loss": _last("loss"),
+    "train_seconds": lambda run: run.seconds[-1],
+    "epoch_seconds": lambda run: median(b - a for a, b in zip([0.0, *run.seconds], run.seconds, strict=False)),
+    "step_seconds": lambda run: run.seconds[-1] / max(1, _steps(run)),
+    "evaluation_seconds": lambda run: sum(epoch["time"]["evaluation"] for epoch in run.epochs),
+    # In a process that did other runs before, the peak may be another's.
+    "memory": lambda run: max(epoch["memory"] for epoch in run.epochs) if run.apart else None,
+    "target_epoch": lambda run: None if (at := _reached(run)) is None else run.epochs[at]["epoch"],
+    "target_seconds": lambda run: None if (at := _reached(run)) is None else run.seconds[at],
+}  # fmt: skip
+
+
+def columns(*names: str) -> Columns:
+    """Some of :data:`COLUMNS`."""
+    return {name: COLUMNS[name] for name in names}
+
+
+def read(study: Study, runs: Sequence[Run]) -> Results:
+    """The runs that have ended, with their figures."""
+    over = [run for run in runs if ended(run, study)]
+    for run in over:
+        file = run.folder / "metrics.jsonl"
+        lines = file.read_text().splitlines() if file.exists() else []
+        run.epochs = [{name: value for name, value in json.loads(line).items() if value is not None} for line in lines]
+    known = [run for run in over if run.epochs and not diverged(run)]
+    target = min((best for run in known if (best := COLUMNS["val"](run)) is not None), default=float("inf"))
+    for run in known:
+        run.target = target
+        row = {name: column(run) for name, column in (COLUMNS | study.columns).items()}
+        run.row = {name: value for name, value in row.items() if value is not None}
+    return Results(study, over, len(runs))
+
+
+def cell(name: str, value: Spread | None) -> str:
+    """Mean ± standard deviation, to as many decimals as the mean. Scores in percent, memory in its unit."""
+    if value is None:
+        return ""
+    if name == "memory":
+        return readable(value.mean)
+    scale = 100 if name in SCORES else 1
+    style = ".2f" if name in SCORES else ".0f" if abs(value.mean) >= 100 else ".3g"
+    shown = f"{scale * value.mean:{style}}"
+    if value.std is None:
+        return shown
+    spread_style = ".1g" if "e" in shown else f".{len(shown.partition('.')[2])}f"
+    return f"{shown} ± {scale * value.std:{spread_style}}"
+
+
+def gain_cell(value: Spread | None) -> str:
+    """Points, bold if they are more than the spread of pairs."""
+    if value is None:
+        return ""
+    shown = f"{100 * value.mean:+.2f}" + ("" if value.std is None else f" ± {100 * value.std:.2f}")
+    return f"**{shown}**" if value.beyond else shown
+
+
+def table(results: Results) -> list[list[str]]:
+    """A heading, and a line for each case. Columns without a figure are left out."""
+    names = [name for name in results.study.columns if any(name in run.row for run in results.runs)]
+    scores = [name for name in ("test", "late") if name in names]
+    compared = bool(scores) and any(results.reference(group) for group in results.groups)
+    gains = ["against", *(f"{name} gain" for name in scores)] if compared else []
+    lines = [[*results.study.axes, "seeds", *names, *gains]]
+    for group in results.groups:
+        labels, gone = group[0].labels, sum(diverged(run) for run in group)
+        line = [f"{v:g}" if isinstance(v, float) else str(v) for v in labels.values()]
+        line += [f"{len(group)}" + (f" ({gone} diverged)" if gone else ""), *(cell(n, spread(group, n)) for n in names)]
+        if compared:
+            other = results.reference(group)
+            line += [other[0].method if other else ""]
+            line += [gain_cell(gain(group, other, name)) for name in scores]
+        lines.append(line)
+    return lines
+
+
+def markdown(lines: Sequence[Sequence[str]]) -> str:
+    rows = [f"| {' | '.join(line)} |" for line in lines]
+    return "\n".join([rows[0], "|" + "---|" * len(lines[0]), *rows[1:]])
+
+
+def rows(results: Results) -> list[dict[str, Any]]:
+    """A row for each run. Scores are shares of one, times seconds, memory bytes."""
+    return [
+        dict(run=run.name, **run.labels, seed=run.config.seed, diverged=int(diverged(run)), **run.row)
+        for run in results.runs
     ]
-    if not by_epoch:
-        return [], [], []
-    common = sorted(set.intersection(*(set(found) for found in by_epoch)))
-    xs = [mean(found[epoch][0] for found in by_epoch) for epoch in common]
-    ys = [Spread.of(found[epoch][1] for found in by_epoch) for epoch in common]
-    return xs, [math.nan if s is None else s.mean for s in ys], [None if s is None else s.std for s in ys]
 
 
-def read(study: Study, base: Base, runs: Sequence[Planned]) -> Results:
-    """The runs that have ended, from their folders."""
-    outcomes = []
-    for run in runs:
-        diverged = (run.folder / DIVERGED).exists()
-        if not diverged and not ((run.folder / "summary.json").exists() and _left(study, run.folder)):
-            continue
-        found = read_run(run.folder)
-        if diverged or found.summary.get("finished"):
-            outcomes.append(Outcome(run.case, run.config.seed, found, diverged, study.apart))
-    results = Results(study, base, outcomes, len(runs))
-    if study.complete is not None:
-        study.complete(results)
-    return results
-
-
-def _left(study: Study, folder: Path) -> bool:
-    return not study.leaves or (folder / study.leaves).exists()
+def write(results: Results, out: Path, command: str) -> str:
+    """README.md, results.csv and the picture, of all runs that have ended. Returns the table."""
+    study, lines = results.study, rows(results)
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(dict.fromkeys(n for line in lines for n in line)), lineterminator="\n", restval="")
+    writer.writeheader()
+    writer.writerows(lines)
+    write_whole(out / "results.csv", text.getvalue().encode())
+    shown, picture = markdown(table(results)) if lines else "", f"{study.name}.png"
+    machines = ", ".join(sorted({str(summary(run)["machine"]) for run in results.runs if summary(run)}))
+    count = f"{len(results.runs)} of {results.planned} runs have ended" + (f"; machine: {machines}." if machines else ".")
+    page = [f"# {study.name}", f"    {command}", f"{study.about[0].upper()}{study.about[1:]}.", count, shown, NOTE]
+    if any(run.row for run in results.runs):
+        write_whole(out / picture, study.picture(results))
+        page += [f"![{study.name}]({picture})"]
+    write_whole(out / "README.md", ("\n\n".join(part for part in page if part) + "\n").encode())
+    return shown

@@ -1,4 +1,4 @@
-"""Doing a study's runs: those that are finished are not repeated, those that were begun go on."""
+"""Doing a study's runs: one that is finished is not repeated, one that was begun goes on from its last checkpoint."""
 
 import ctypes
 import json
@@ -10,92 +10,119 @@ from collections.abc import Sequence
 from contextlib import redirect_stdout
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from ..config import Config, flag
-from ..training.checkpoint import Unusable, write_whole
-from ..training.folder import InUse, RunDirectory
-from .study import Planned, Study
+from ..training.checkpoint import Unusable
+from ..training.diagnosis import NotFinite
+from ..training.logger import InUse
+from ..training.run import train
+from ..utils.errors import UserError, is_users
+from ..utils.files import write_whole
+from ..utils.malloc import keep_freed_memory
+from .study import Run, Study
 
 DIVERGED = "diverged.txt"  # in the folder of a run whose loss was not finite: the same settings would end the same way
 ELSEWHERE = {"root", "run_dir", "device", "profile"}  # where a run is and what it shows, not what it computes
-IN_USE = 75  # the exit code of a process that found a run in the hands of another
+IN_USE = 75  # the exit code of a process whose run another process is doing
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 
 
-def finished(run: Planned, study: Study) -> bool:
-    """Whether nothing is left to do. ValueError if its folder holds a run with other settings."""
+def finished(run: Run, study: Study) -> bool:
+    """Whether nothing is left to do. UserError if the run's folder holds a run with other settings."""
     file = run.folder / "config.yaml"
     if not file.is_file():
         return False
-    there, wanted = asdict(Config.of(str(file))), asdict(run.config)
+    way_out = "name another folder with --out, or remove it"
+    try:
+        there, wanted = asdict(Config.of(str(file))), asdict(run.config)
+    except ValueError as error:
+        raise UserError(f"{run.folder} holds a run of another version: {error}; {way_out}") from None
     differs = [
         f"{flag(name)} {there[name]!r} instead of {value!r}"
         for name, value in wanted.items()
         if name not in ELSEWHERE and there[name] != value
     ]
     if differs:
-        raise ValueError(
-            f"{run.folder} was begun with {', '.join(differs)}; name another folder with --out, or remove this one"
-        )
-    if (run.folder / DIVERGED).exists():
-        return True
-    summary = RunDirectory(run.folder).summary()
-    return bool(summary and summary.get("finished")) and (not study.leaves or (run.folder / study.leaves).exists())
+        raise UserError(f"{run.folder} was begun with {', '.join(differs)}; {way_out}")
+    return ended(run, study)
 
 
-def execute(study: Study, config: Config, folder: Path, command: str) -> None:
-    """One run, from where it stands to its end; what it prints goes to ``log.txt`` in its folder. InUse if another process
-    is at it."""
-    from ..training.diagnosis import NotFinite
-    from ..training.run import train
-
-    folder.mkdir(parents=True, exist_ok=True)
-    directory = RunDirectory(folder)
-    summary, begun = directory.summary(), (folder / "config.yaml").exists()
-    with open(folder / "log.txt", "a") as log, redirect_stdout(log):
-        try:
-            if not (summary and summary.get("finished")):
-                train(config, resume=folder if begun else None, command=command)
-            if study.after is not None:
-                study.after(config, folder)
-        except NotFinite as error:
-            write_whole(folder / DIVERGED, f"{error}\n".encode())
-        except Unusable as error:
-            raise ValueError(f"{error}; or remove {folder}, and the run begins anew") from None
+def ended(run: Run, study: Study) -> bool:
+    """The same, by the files in the folder alone."""
+    return diverged(run) or (bool(summary(run)) and _measured(run, study))
 
 
-def execute_apart(study: Study, config: Config, folder: Path, command: str) -> None:
+def diverged(run: Run) -> bool:
+    return (run.folder / DIVERGED).exists()
+
+
+def _measured(run: Run, study: Study) -> bool:
+    return not study.leaves or (run.folder / study.leaves).exists()
+
+
+def summary(run: Run) -> dict[str, Any]:
+    """What training wrote when it ended; empty if it did not end."""
+    try:
+        found = json.loads((run.folder / "summary.json").read_text())
+    except (OSError, ValueError):
+        return {}
+    return found if found.get("finished") else {}
+
+
+def execute(study: Study, run: Run, command: str) -> None:
+    """One run, from where it stands to its end. What it prints goes to log.txt in its folder.
+
+    InUse if another process is doing it.
+    """
+    run.folder.mkdir(parents=True, exist_ok=True)
+    with open(run.folder / "log.txt", "a") as log, redirect_stdout(log):
+        if not summary(run) and study.apart:
+            _train_apart(run, command, log)
+        elif not summary(run):
+            _train(run.config, command)
+        if study.after is not None and not diverged(run) and not _measured(run, study):
+            study.after(run.config, run.folder)
+
+
+def _train(config: Config, command: str) -> None:
+    folder = Path(config.run_dir)
+    try:
+        train(config, resume=folder if (folder / "config.yaml").exists() else None, command=command)
+    except NotFinite as error:
+        write_whole(folder / DIVERGED, f"{error}\n".encode())
+    except Unusable as error:
+        raise UserError(f"{error}; or remove {folder}, and the run begins anew") from None
+
+
+def _train_apart(run: Run, command: str, log: Any) -> None:
     """The same in a process of its own."""
-    asked = json.dumps(dict(study=study.name, config=asdict(config), folder=str(folder), command=command))
-    child = subprocess.run([sys.executable, "-m", "rest_triton.lab.runner", str(os.getpid())], input=asked, text=True)
-    if child.returncode in (130, -signal.SIGINT):
+    program = [sys.executable, "-m", "rest_triton.lab.runner", str(os.getpid()), command]
+    code = subprocess.run(program, input=json.dumps(asdict(run.config)), text=True, stdout=log).returncode
+    if code in (130, -signal.SIGINT):
         raise KeyboardInterrupt
-    if child.returncode == IN_USE:
-        raise InUse(f"{folder} is being written by another process")
-    if child.returncode:
-        raise ValueError(f"the run in {folder} ended with exit code {child.returncode}; what it said is above")
+    if code == IN_USE:
+        raise InUse(f"{run.folder} is being written by another process")
+    if code:
+        raise UserError(f"the run in {run.folder} ended with exit code {code}; its message is above")
 
 
 def main(arguments: Sequence[str]) -> None:
-    """The process of one run: it is told on standard input what to do, and does not outlive the one that started it."""
-    from ..train import EXPECTED
-    from ..utils.malloc import keep_freed_memory
-    from .studies import STUDIES
-
+    """The process of one run, whose configuration is on standard input. It ends when its parent does."""
     if sys.platform.startswith("linux"):
         ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGTERM)
         if os.getppid() != int(arguments[0]):
             sys.exit(1)
-    asked = json.load(sys.stdin)
     keep_freed_memory()
     try:
-        config = Config.from_mapping(asked["config"], "the run")
-        execute(STUDIES[asked["study"]], config, Path(asked["folder"]), asked["command"])
+        _train(Config.from_mapping(json.load(sys.stdin), "the run"), arguments[1])
     except KeyboardInterrupt:
         sys.exit(130)
     except InUse:
         sys.exit(IN_USE)
-    except EXPECTED as error:
+    except Exception as error:
+        if not is_users(error):
+            raise
         sys.exit(f"{error}")
 
 

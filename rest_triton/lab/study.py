@@ -1,57 +1,31 @@
-"""What a study is: settings that differ in something, each run with several seeds."""
+"""What a study is: cases that differ in something, seeds for each, columns, one picture."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from statistics import mean, stdev
+from typing import Any
 
 from ..config import Config, flag, read_recipe
+from ..utils.errors import UserError
 
-if TYPE_CHECKING:
-    from .results import Results
-
-FULL, GAS, IS = "full batch", "GAS", "REST-IS"
-FULL_EPOCHS = 4  # an epoch of full-batch training is one step: it gets so many for each epoch of the others
+FULL, GAS, REST_IS = "full batch", "GAS", "REST-IS"
+FULL_EPOCHS = 4  # an epoch of full-batch training is one step: it gets this many epochs for each epoch of the others
 LARGE = 50_000  # nodes
 SHAPES: dict[bool, dict[str, Any]] = {
     True: dict(num_parts=80, batch_size=5, hidden_channels=256),
     False: dict(num_parts=40, batch_size=2, hidden_channels=64),
 }
 COMMON: dict[str, Any] = dict(model="gcn", num_layers=3, batch_norm=True, dropout=0.5, lr=0.01)
-DEPTHS = {"gcn": 3, "appnp": 5, "gcnii": 4}  # where a study compares models and nobody says how deep they are
-ELSEWHERE = {"runs": "--seeds", "run_dir": "--out"}  # settings of one run that a study has another name for
+DEPTHS = {"gcn": 3, "appnp": 5, "gcnii": 4}  # where a study compares models and no flag sets their depth
+INSTEAD = {"runs": "--seeds", "run_dir": "--out"}  # settings of one run that a study has another flag for
 
-
-@dataclass(frozen=True)
-class Case:
-    """One setting of a study.
-
-    Args:
-        labels: by which it is told apart from the others: columns of the results. config: of its runs, but for the seed.
-    """
-
-    labels: Mapping[str, Any]
-    config: Config
-
-    @property
-    def name(self) -> str:
-        pieces = (value if isinstance(value, str) else f"{label}{value}" for label, value in self.labels.items())
-        slugs = (re.sub(r"[^a-z0-9.+_]+", "-", piece.lower().replace("=", "")).strip("-") for piece in pieces)
-        return "-".join(slug for slug in slugs if slug)
-
-
-@dataclass(frozen=True)
-class Planned:
-    """One run of a study."""
-
-    case: Case
-    config: Config
-    folder: Path
-
-    @property
-    def name(self) -> str:
-        return self.folder.name
+Labels = Mapping[str, Any]
+Cases = dict[tuple[Any, ...], dict[str, Any]]  # settings of runs by labels, in the order of the study's axes
+Columns = dict[str, Callable[["Run"], float | None]]  # None: the run has no such figure
 
 
 @dataclass(frozen=True)
@@ -59,8 +33,8 @@ class Base:
     """What a study begins with.
 
     Args:
-        config: the settings that its cases change. given: those that somebody asked for by a flag.
-        quick: fewer points on its axes. seeds: of every case.
+        config: the settings that its cases change. given: the names of those that flags set.
+        quick: fewer points on its axes. seeds: runs of every case.
     """
 
     config: Config
@@ -68,122 +42,227 @@ class Base:
     quick: bool
     seeds: int
 
-    def axis(self, name: str, values: Sequence[Any], quick: Sequence[Any] | None = None) -> list[Any]:
-        """The values of a setting that a study varies; only the one that was asked for, if one was."""
+    def axis(self, name: str, values: Sequence[Any], quick: Sequence[Any] = ()) -> list[Any]:
+        """The values of a setting that a study varies; only the one that a flag set, if one did."""
         if name in self.given:
             return [getattr(self.config, name)]
-        chosen = quick if self.quick and quick is not None else values
-        return list(dict.fromkeys(chosen))
+        return list(quick if self.quick and quick else values)
 
     def batch_sizes(self) -> list[int]:
-        """Clusters in a batch: the base's, and 2, 4 and 8 times as many, as long as that is at most half of them."""
+        """Clusters in a batch: the base's, and 2, 4 and 8 times as many up to half of all. Quick: first and last."""
         at, half = self.config.batch_size, self.config.num_parts // 2
-        fitting = [at * times for times in (1, 2, 4, 8) if times == 1 or at * times <= half]
-        return [fitting[0], fitting[-1]][: len(fitting)] if self.quick else fitting
+        sizes = [at * times for times in (1, 2, 4, 8) if times == 1 or at * times <= half]
+        return sizes[:: max(1, len(sizes) - 1)] if self.quick else sizes
 
-    def models(self) -> list[dict[str, Any]]:
-        """Settings for each model, as deep as was asked for."""
+    def models(self) -> dict[str, dict[str, Any]]:
+        """Settings by the name of a model."""
         names = self.axis("model", list(DEPTHS))
-        return [dict(model=name) | ({} if "num_layers" in self.given else dict(num_layers=DEPTHS[name])) for name in names]
+        return {name: dict(model=name) | self.default(num_layers=DEPTHS.get(name, self.config.num_layers)) for name in names}
 
-    def methods(
-        self, frequencies: Sequence[int] = (1,), *, full: bool = True, importance: bool = True
-    ) -> dict[str, dict[str, Any]]:
-        """Settings by the name of a method: full batch, GAS, REST with each F, REST-IS; of one alone if it was asked for."""
-        found: dict[str, dict[str, Any]] = {}
+    def default(self, **settings: Any) -> dict[str, Any]:
+        """Those of these settings that no flag set."""
+        return {name: value for name, value in settings.items() if name not in self.given}
+
+    def methods(self, frequencies: Sequence[int] = (1,), *, full: bool = True) -> dict[str, dict[str, Any]]:
+        """Settings by the name of a method: full batch, GAS, REST with each F, REST-IS; one of them if a flag named it."""
+        c, methods = self.config, dict[str, dict[str, Any]]()
         if full:
-            c = self.config
-            often = {name: FULL_EPOCHS * getattr(c, name) for name in ("epochs", "eval_every", "checkpoint_every")}
-            found[FULL] = dict(method="full") | often
-        found[GAS] = dict(method="gas")
+            longer = {name: FULL_EPOCHS * getattr(c, name) for name in ("epochs", "eval_every", "checkpoint_every")}
+            methods[FULL] = dict(method="full") | longer
+        methods[GAS] = dict(method="gas")
         for f in self.axis("frequency", frequencies):
-            found[f"REST F={f}"] = dict(method="gas+rest", frequency=f)
-        if importance:
-            found[IS] = dict(method="gas+rest-is", frequency=1)
+            methods[f"REST F={f}"] = dict(method="gas+rest", frequency=f)
+        methods[REST_IS] = dict(method="gas+rest-is", frequency=1)
         if "method" in self.given:
-            found = {name: s for name, s in found.items() if s["method"] == self.config.method}
-            if not found:
-                raise ValueError(f"--method {self.config.method} is none of those that this study compares; leave it out")
-        return found
+            methods = {name: settings for name, settings in methods.items() if settings["method"] == c.method}
+            if not methods:
+                raise UserError(f"--method {c.method} is none of those that this study compares; leave it out")
+        return methods
 
-    def case(self, labels: Mapping[str, Any], **changes: Any) -> Case:
-        """One with these labels. REST-IS and GAS have no use for what only REST reads, and full batch none for clusters."""
-        return Case(dict(labels), self.config.changed(**changes))
+    def sized(self, sizes: Sequence[int], frequencies: Sequence[int] = (1,), *, full: bool = True, **often: Any) -> Cases:
+        """Cases by batch size and method; full batch is the same for every size. often: settings that no flag set.
+
+        Full batch goes without these: an evaluation costs about as much as one of its epochs.
+        """
+        return {
+            ("all" if method == FULL else size, method): settings | dict(batch_size=size) | more
+            for size in sizes
+            for method, settings in self.methods(frequencies, full=full).items()
+            for more in [{} if method == FULL else self.default(**often)]
+        }
 
 
-def distinct(cases: Iterable[Case]) -> list[Case]:
-    """Each once: full-batch training is the same whatever the batches of the others are."""
-    return list({case.name: case for case in cases}.values())
+@dataclass(eq=False)
+class Run:
+    """One run of a study.
+
+    Args:
+        case: the name of its case, the same for all seeds. apart: it has a process of its own.
+        epochs: the lines of its metrics.jsonl, and
+        row: its figures by the names of columns; both when it has ended (:func:`rest_triton.lab.results.read`).
+        target: the lowest of all runs' best validation scores: every run reaches it.
+    """
+
+    case: str
+    labels: Labels
+    config: Config
+    apart: bool = False
+    epochs: list[dict[str, Any]] = field(default_factory=list)
+    row: dict[str, float] = field(default_factory=dict)
+    target: float = float("inf")
+
+    @property
+    def name(self) -> str:
+        return f"{self.case}-s{self.config.seed}"
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.config.run_dir)
+
+    @property
+    def method(self) -> str:
+        return str(self.labels["method"])
+
+    @cached_property
+    def seconds(self) -> list[float]:
+        """Seconds of training until the end of each epoch, without evaluations."""
+        return list(accumulate(sum(e["time"].values()) - e["time"]["evaluation"] for e in self.epochs))
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Mean and unbiased standard deviation over seeds. std: None for a single seed."""
+
+    mean: float
+    std: float | None = None
+
+    @property
+    def beyond(self) -> bool:
+        """Whether the mean is further from zero than one standard deviation. Unknown for a single seed: False."""
+        return self.std is not None and abs(self.mean) > self.std
+
+
+def spread_of(values: Sequence[float]) -> Spread | None:
+    """None if there is no value."""
+    return Spread(mean(values), stdev(values) if len(values) > 1 else None) if values else None
+
+
+def gas_or_full(labels: Labels) -> Labels:
+    """What a case is compared with: GAS with the same labels; for GAS itself full batch. Full batch: with nothing."""
+    if labels["method"] != GAS:
+        return labels if labels["method"] == FULL else {**labels, "method": GAS}
+    return {**labels, "method": FULL} | ({"batch_size": "all"} if "batch_size" in labels else {})
 
 
 @dataclass(frozen=True)
 class Study:
-    """A question that runs can answer.
+    """A question that runs can answer. docs/lab.md describes how to add one.
 
     Args:
-        paper: where the REST paper asks it. question: what it varies, in words.
-        cases: the settings. measures: columns of the table in results.md, see :mod:`rest_triton.lab.results`.
-        draw: pictures by file name. tell: sentences about what came out.
-        epochs, seeds: as they are, and if it is to be quick. settings: of the base.
-        apart: each run in a process of its own, so that peak memory is its own.
-        after: measures something when a run has ended and leaves it in the run's folder as ``leaves``.
-        complete: enters columns into the rows of runs that depend on other runs, or on what ``after`` left.
+        about: what it varies, and where the REST paper asks it. axes: the names of its cases' labels.
+        cases: settings by labels. columns: of the table; see :mod:`rest_triton.lab.results`.
+        picture: draws the results as a PNG. epochs, seeds: the defaults, in full and with ``--quick``.
+        settings: of its base. reference: the labels of the case that a case is compared with, seed by seed.
+        apart: each run has a process of its own, so that peak memory is its own.
+        after: measures something when a run has ended, and leaves the file ``leaves`` in its folder.
     """
 
     name: str
-    paper: str
-    question: str
-    cases: Callable[[Base], list[Case]]
-    measures: tuple[str, ...]
-    draw: "Callable[[Results], dict[str, bytes]]"
-    tell: "Callable[[Results], list[str]]"
+    about: str
+    axes: tuple[str, ...]
+    cases: Callable[[Base], Cases]
+    columns: Columns
+    picture: Callable[["Results"], bytes]
     epochs: tuple[int, int] = (50, 12)
     seeds: tuple[int, int] = (5, 2)
     settings: Mapping[str, Any] = field(default_factory=dict)
+    reference: Callable[[Labels], Labels] = gas_or_full
     apart: bool = False
     after: Callable[[Config, Path], None] | None = None
     leaves: str = ""
-    complete: "Callable[[Results], None] | None" = None
+
+
+@dataclass(frozen=True)
+class Results:
+    """The runs of a study that have ended, in the order of the plan. planned: how many runs it has in all."""
+
+    study: Study
+    runs: Sequence[Run]
+    planned: int
+
+    @cached_property
+    def groups(self) -> list[list[Run]]:
+        """The runs of one case together."""
+        groups: dict[str, list[Run]] = {}
+        for run in self.runs:
+            groups.setdefault(run.case, []).append(run)
+        return list(groups.values())
+
+    def where(self, **labels: Any) -> list[list[Run]]:
+        """The groups with these labels."""
+        return [group for group in self.groups if labels.items() <= group[0].labels.items()]
+
+    def values(self, label: str) -> list[Any]:
+        """The values of a label, in the order of the plan."""
+        return list(dict.fromkeys(group[0].labels[label] for group in self.groups))
+
+    def reference(self, group: Sequence[Run]) -> list[Run]:
+        """The group that this one is compared with; empty if there is none."""
+        found = self.where(**self.study.reference(group[0].labels))
+        return found[0] if found and found[0] is not group else []
+
+
+def spread(group: Sequence[Run], name: str) -> Spread | None:
+    """Of a column, over seeds."""
+    return spread_of([run.row[name] for run in group if name in run.row])
+
+
+def gain(group: Sequence[Run], other: Sequence[Run], name: str) -> Spread | None:
+    """How much more ``group`` has than ``other``, seed by seed.
+
+    Runs of one seed begin with the same weights and see the same batches in the same order: much of their noise is common.
+    """
+    ours, theirs = ({run.config.seed: run.row[name] for run in runs if name in run.row} for runs in (group, other))
+    return spread_of([value - theirs[seed] for seed, value in ours.items() if seed in theirs])
 
 
 def base_for(study: Study, flags: Mapping[str, Any], *, quick: bool, seeds: int | None, nodes: int) -> Base:
-    """What a study begins with: the lab's settings for a graph of this size, its own, a recipe's if one is named, flags.
+    """The lab's settings for a graph with so many nodes, then the study's, a recipe's if one is named, and flags.
 
     Args:
-        flags: by name, as text. nodes: of the graph.
+        flags: by name, as text.
     """
     given = dict(flags)
-    for name, instead in ELSEWHERE.items():
+    for name, instead in INSTEAD.items():
         if name in given:
-            raise ValueError(f"{flag(name)} is for single runs; a study takes {instead}")
-    recipe = given.pop("recipe", None)
-    read = read_recipe(recipe) if recipe not in (None, "none") else {}
-    settings: dict[str, Any] = COMMON | SHAPES[nodes >= LARGE] | dict(epochs=study.epochs[quick]) | dict(study.settings)
-    settings |= read | given
-    if "num_parts" in given and "batch_size" not in given:  # the same share of the graph in a batch
-        settings["batch_size"] = max(1, round(_whole(given["num_parts"]) * SHAPES[nodes >= LARGE]["batch_size"]
-                                             / SHAPES[nodes >= LARGE]["num_parts"]))  # fmt: skip
-    if "eval_every" not in settings:
-        settings["eval_every"] = max(1, _whole(settings["epochs"]) // 25)
+            raise UserError(f"{flag(name)} is for single runs; a study takes {instead}")
     if seeds is not None and seeds < 1:
-        raise ValueError(f"seeds is {seeds}; it must be at least 1")
-    config = Config.from_mapping(settings, "these settings")
+        raise UserError(f"seeds is {seeds}; it must be at least 1")
+    recipe, shape = given.pop("recipe", "none"), SHAPES[nodes >= LARGE]
+    settings = COMMON | shape | dict(epochs=study.epochs[quick]) | dict(study.settings)
+    settings |= ({} if recipe == "none" else read_recipe(recipe)) | given
+    same_share = "num_parts" in given and "batch_size" not in given  # of the graph in a batch, as without the flag
+    config = Config.from_mapping(settings | (dict(batch_size=1) if same_share else {}), "these settings")
+    if same_share:
+        config = config.changed(batch_size=max(1, round(config.num_parts * shape["batch_size"] / shape["num_parts"])))
+    if "eval_every" not in settings:
+        config = config.changed(eval_every=max(1, config.epochs // 25))
     return Base(config, frozenset(given), quick, seeds or study.seeds[quick])
 
 
-def _whole(value: Any) -> int:
-    """A number for arithmetic; what is none is refused by :class:`Config` under its name."""
-    try:
-        return int(value)
-    except ValueError:
-        return 1
+def planned(study: Study, base: Base, out: Path) -> list[Run]:
+    """All runs: the first seed of every case, then the second. A study that is stopped early has something of each."""
+    runs = []
+    for seed in range(base.config.seed, base.config.seed + base.seeds):
+        for key, settings in study.cases(base).items():
+            labels = dict(zip(study.axes, key, strict=True))
+            case = _slug(labels)
+            config = base.config.changed(**settings, seed=seed, run_dir=str(out / "runs" / f"{case}-s{seed}"))
+            runs.append(Run(case, labels, config, study.apart))
+    return runs
 
 
-def planned(study: Study, base: Base, out: Path) -> list[Planned]:
-    """All runs: the first seed of every case, then the second, so that a study that is stopped has something of each."""
-    return [
-        Planned(case, case.config.changed(seed=seed, run_dir=str(folder)), folder)
-        for seed in range(base.config.seed, base.config.seed + base.seeds)
-        for case in study.cases(base)
-        for folder in [out / "runs" / f"{case.name}-s{seed}"]
-    ]
+def _slug(labels: Labels) -> str:
+    parts = (value if isinstance(value, str) else f"{label}{value}" for label, value in labels.items())
+    slugs = (re.sub(r"[^a-z0-9.+_]+", "-", part.lower().replace("=", "")).strip("-") for part in parts)
+    return "-".join(slug for slug in slugs if slug)

@@ -124,9 +124,7 @@ class Adjacency:
 
         8 to 16 bytes per edge. Made on the CPU, in linear time, wherever the graph lies.
         """
-        from ..data import csr  # brings Numba, which importing the ops does not
-
-        rowptr, col, names = csr.reverse_with_names(self.rowptr.cpu(), self.col.cpu())
+        rowptr, col, names = reverse_with_names(self.rowptr.cpu(), self.col.cpu())
         device = self.rowptr.device
         names = names.to(device)
         reverse = Adjacency(
@@ -148,3 +146,14 @@ class Adjacency:
             if getattr(self, name) is not None
         ]
         return f"Adjacency({', '.join(parts)}, on {self.rowptr.device})"
+
+
+def reverse_with_names(rowptr: Tensor, col: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Reverse every edge: (rowptr, col, edge ids int32 or int64 [E]), where ids are positions in the given ``col``."""
+    from ..kernels.cpu import buckets  # brings Numba, which importing the ops does not
+
+    rowptr, col, names = buckets.edges_to_csr(
+        None, col.contiguous(), rowptr.numel() - 1, rowptr=rowptr.contiguous(), sort=False, names=True
+    )
+    assert names is not None
+    return rowptr, col, names

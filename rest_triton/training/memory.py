@@ -1,4 +1,4 @@
-"""The arrays that a run holds, a formula for each: :mod:`rest_triton.plan` adds them up.
+"""The arrays that a run holds, a formula for each: :mod:`rest_triton.training.plan` adds them up.
 
 A new model is an entry of FAMILIES, a new place of tables an entry of TIERS, any other array a line of a function in ARRAYS.
 """

@@ -16,14 +16,12 @@ from ..config import Config
 from ..data.clusters import ClusterData, load_data, refuse_without
 from ..data.sizes import sizes_of
 from ..nn import HistoryGNN
-from ..plan import limits_here, refuse_if_too_large
 from ..utils.machine import device_of, processor, readable
 from ..utils.progress import notice, progress
 from .checkpoint import Unusable, epoch_path, epochs, read, read_tables, remove_after, remove_old, write, write_tables
-from .display import Display, peak_memory
-from .folder import RunDirectory, check_free, claimed, new_folder
+from .logger import Display, RunDirectory, check_free, claimed, new_folder, peak_memory, profiled
 from .metrics import SPLITS
-from .profiling import profiled
+from .plan import limits_here, refuse_if_too_large
 from .report import write_report, write_summary
 from .trainer import Trainer
 

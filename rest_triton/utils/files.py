@@ -19,7 +19,9 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         path.parent.mkdir(parents=True, exist_ok=True)
         sync_folder(path.parent.parent)
     for leftover in path.parent.glob(f"{glob.escape(path.name)}.partial-*"):
-        leftover.unlink(missing_ok=True)
+        pid = leftover.name.rpartition("-")[2]
+        if not pid.isdigit() or not is_alive(int(pid)):
+            leftover.unlink(missing_ok=True)
     scratch = path.with_name(f"{path.name}.partial-{os.getpid()}")
     try:
         with open(scratch, "wb") as file:
@@ -49,3 +51,14 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process with this id runs, on any POSIX system."""
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:  # it belongs to another user
+        return True
+    return True

@@ -1,4 +1,4 @@
-"""Graphs as CSR: every function against a few lines of torch, on ugly graphs, on any number of threads."""
+"""Every CSR function against a few lines of torch, on difficult graphs, on any number of threads."""
 
 import os
 import subprocess
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from rest_triton.data import csr
 from rest_triton.kernels.cpu import buckets
+from rest_triton.ops.adjacency import reverse_with_names
 
 
 def pairs(rowptr: Tensor, col: Tensor) -> Tensor:
@@ -39,7 +40,7 @@ def random_edges(nodes: int, edges: int, seed: int = 0) -> Tensor:
 
 
 def hub_edges() -> Tensor:
-    """Node 7 next to nearly everyone, both ways, some twice; others in a chain; many isolated."""
+    """Node 7 has nearly all nodes as neighbours, some twice; others form a chain; many are isolated."""
     spokes = torch.arange(3000)
     hub = torch.full_like(spokes, 7)
     chain = torch.stack([spokes[:500], spokes[:500] + 1], 1)
@@ -86,7 +87,7 @@ def test_reverse(graph: tuple[int, Tensor], on_threads: None) -> None:
     rowptr, col = csr_of(edges, nodes)
     expected = csr_of(edges.flip(1), nodes)
     assert_same(csr.reverse(rowptr, col), expected)
-    rowptr_back, col_back, names = csr.reverse_with_names(rowptr, col)
+    rowptr_back, col_back, names = reverse_with_names(rowptr, col)
     assert_same((rowptr_back, col_back), expected)
     there = pairs(rowptr, col)
     assert torch.equal(pairs(rowptr_back, col_back), there[names.long()].flip(1))
@@ -99,7 +100,7 @@ def test_symmetrise_and_deduplicate(graph: tuple[int, Tensor], on_threads: None)
     assert_same(csr.deduplicate(*given_graph), csr_of(edges, nodes, True))
     result = csr.symmetrise(*given_graph)
     assert_same(result, csr_of(torch.cat([edges, edges.flip(1)]), nodes, True))
-    assert csr.symmetrise(*result)[1] is result[1]  # nothing to do, nothing copied
+    assert csr.symmetrise(*result)[1] is result[1]  # nothing changes, nothing is copied
     assert csr.deduplicate(*result)[1] is result[1]
 
 
@@ -122,7 +123,7 @@ def test_self_loops(graph: tuple[int, Tensor], on_threads: None) -> None:
 
 
 def test_as_many_edges_but_other_ones() -> None:
-    """One loop too many here and one missing there: the number of edges says nothing."""
+    """One loop too many and one missing: the number of edges is the same."""
     rowptr, col = torch.tensor([0, 2, 2]), torch.tensor([0, 0], dtype=torch.int32)
     assert_same(csr.with_self_loops(rowptr, col), (torch.tensor([0, 1, 2]), torch.tensor([0, 1], dtype=torch.int32)))
     # One edge twice, another missing, in one row.
@@ -162,7 +163,7 @@ def test_fingerprint(graph: tuple[int, Tensor]) -> None:
 
 
 def test_fingerprint_is_known() -> None:
-    """It is written into files, so it must not change from version to version."""
+    """It is written into files and must not change."""
     rowptr, col = torch.tensor([0, 1, 3, 3]), torch.tensor([1, 0, 2], dtype=torch.int32)
     assert csr.fingerprint(rowptr, col) == ("3751618aa736c8bf2142f04bed71ae3c", False, True)
 
@@ -200,11 +201,11 @@ def test_wide_indices(monkeypatch: pytest.MonkeyPatch) -> None:
         narrow_result, wide_result = function(rowptr, col), function(rowptr, wide)
         assert torch.equal(narrow_result[0], wide_result[0])
         assert wide_result[1].dtype == torch.int64 and torch.equal(narrow_result[1].long(), wide_result[1])
-    names = csr.reverse_with_names(rowptr, col)[2]
+    names = reverse_with_names(rowptr, col)[2]
     monkeypatch.setattr(buckets, "NARROW", 30)
     made = csr.from_edges(edges[:, 1], edges[:, 0], nodes)
     assert made[1].dtype == torch.int64 and torch.equal(made[1], wide)
-    wide_names = csr.reverse_with_names(rowptr, col)[2]
+    wide_names = reverse_with_names(rowptr, col)[2]
     assert wide_names.dtype == torch.int64 and torch.equal(wide_names, names.long())
 
 
@@ -220,11 +221,12 @@ def test_bucket_sizes(nodes: int, edges: int) -> None:
 
 MEASURE = """
 import gc, sys, torch
-from rest_triton import csr
+from rest_triton.data import csr
+from rest_triton.ops.adjacency import reverse_with_names
 
 def peak_of(function):  # (bytes at the most beyond those before, bytes of the result)
     gc.collect()
-    open("/proc/self/clear_refs", "w").write("5")  # the high-water mark starts anew
+    open("/proc/self/clear_refs", "w").write("5")  # reset the high-water mark
     status = lambda name: int(next(l for l in open("/proc/self/status") if l.startswith(name)).split()[1]) * 1024
     before = status("VmRSS")
     result = function()
@@ -241,7 +243,7 @@ def steps(nodes, edges):
     yield "from_edges", lambda: csr.from_edges(source, target, nodes)
     yield "from_edges mirror", lambda: csr.from_edges(source, target, nodes, mirror=True)
     yield "reverse", lambda: csr.reverse(*directed)
-    yield "reverse_with_names", lambda: csr.reverse_with_names(*directed)
+    yield "reverse_with_names", lambda: reverse_with_names(*directed)
     yield "symmetrise one way", lambda: csr.symmetrise(*directed)
     yield "symmetrise half", lambda: csr.symmetrise(*half)
     yield "deduplicate", lambda: csr.deduplicate(*directed)
@@ -260,7 +262,7 @@ for name, step in steps(1_000_000, 20_000_000):
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads the high-water mark of memory from /proc")
 def test_memory() -> None:
     """At most half as much again as is returned. The kernels' buffers for sorting (a few MB per thread) are in it."""
-    # Large arrays come from the system and return there at once; else what was freed before would be taken again, unseen.
+    # Large arrays are mapped and unmapped at once. Otherwise freed memory would be reused without being measured.
     environment = os.environ | {"MALLOC_MMAP_THRESHOLD_": "65536"}
     run = subprocess.run([sys.executable, "-c", MEASURE], env=environment, check=True, capture_output=True, text=True)
     peaks = {name: float(value) for name, _, value in (line.partition(": ") for line in run.stdout.splitlines())}

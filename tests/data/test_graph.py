@@ -1,4 +1,4 @@
-"""The Graph: what it accepts, and that its methods keep nodes and what is known of them together."""
+"""Graph: what it accepts, and what its methods do with edges and node arrays."""
 
 from collections.abc import Callable
 
@@ -54,12 +54,12 @@ def test_wide_columns_become_narrow() -> None:
     assert graph.symmetrise().col.tolist() == [1, 0, 2, 1]
 
 
-def test_directed_is_seen() -> None:
+def test_directed_is_inferred() -> None:
     rowptr, col = graphs.undirected()
     ascending = torch.cat([row.sort().values for row in col.split(rowptr.diff().tolist())])
     assert Graph(rowptr, ascending).directed is False
     assert full_graph().directed is True
-    with pytest.raises(ValueError, match=r"test is said to be undirected.*one way only.*symmetrise"):
+    with pytest.raises(ValueError, match=r"test has directed=False.*no reverse.*symmetrise"):
         full_graph(directed=False)
 
 
@@ -80,7 +80,7 @@ def test_permute_moves_everything() -> None:
 @pytest.mark.parametrize("directed", [True, False])
 def test_adjacency(directed: bool) -> None:
     graph = full_graph() if directed else full_graph(symmetrise=True)
-    everyone, position = torch.arange(N), torch.arange(N, dtype=torch.int32)
+    nodes, position = torch.arange(N), torch.arange(N, dtype=torch.int32)
     plain = dense(graph).double()
     loops = (plain - plain.diag().diag() + torch.eye(N)).double()
     scale = loops.sum(1) ** -0.5
@@ -88,7 +88,7 @@ def test_adjacency(directed: bool) -> None:
     for kind, matrix in (("sum", plain), ("mean", mean), ("gcn", scale[:, None] * loops * scale)):
         adj = graph.adjacency(kind)
         x = X.clone().requires_grad_()
-        out = history_spmm(adj, everyone, position, x)
+        out = history_spmm(adj, nodes, position, x)
         torch.testing.assert_close(out, (matrix @ X.double()).float())
         out.backward(X)
         torch.testing.assert_close(x.grad, (matrix.T @ X.double()).float())
@@ -127,41 +127,75 @@ def test_graph_without_nodes() -> None:
 
 NAN = X.clone()
 NAN[7, 2] = float("nan")
-LAST = X.repeat(5000, 1)  # more rows than are looked at at once
+LAST = X.repeat(5000, 1)  # more rows than are checked at a time
 LAST[-1, -1] = float("inf")
 BAD: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
-    "edge-beyond": (lambda: Graph.from_edges(EDGES + 20, N), ValueError, r"edge_index has values from 20 to 49; they must lie in \[0, 40\)"),
+    "edge-beyond": (
+        lambda: Graph.from_edges(EDGES + 20, N),
+        ValueError,
+        r"edge_index has values from 20 to 49; they must lie in \[0, 40\)",
+    ),
     "edge-negative": (lambda: Graph.from_edges(EDGES - 1, N), ValueError, "edge_index has values from -1"),
-    "edge-float": (lambda: Graph.from_edges(EDGES.float(), N), TypeError, r"edge_index is float32; it must be int32 or int64"),
-    "edge-transposed": (lambda: Graph.from_edges(EDGES.T, N), ValueError, r"edge_index has shape \[120, 2\]; dimension 0 must be 2"),
+    "edge-float": (
+        lambda: Graph.from_edges(EDGES.float(), N),
+        TypeError,
+        r"edge_index is float32; it must be int32 or int64",
+    ),
+    "edge-transposed": (
+        lambda: Graph.from_edges(EDGES.T, N),
+        ValueError,
+        r"edge_index has shape \[120, 2\]; dimension 0 must be 2",
+    ),
     "negative-nodes": (lambda: Graph.from_edges(EDGES, -1), ValueError, "num_nodes is -1"),
     "x-nan": (lambda: full_graph(x=NAN), ValueError, r"x\[7, 2\] is nan; features must be finite"),
     "x-inf": (
-        lambda: Graph.from_edges(EDGES, len(LAST), x=LAST), ValueError, r"x\[199999, 4\] is inf; features must be finite",
+        lambda: Graph.from_edges(EDGES, len(LAST), x=LAST),
+        ValueError,
+        r"x\[199999, 4\] is inf; features must be finite",
     ),
     "x-rows": (lambda: full_graph(x=X[:-1]), ValueError, "x has 39 rows, the graph 40 nodes"),
     "x-rows-sparse": (lambda: full_graph(x=SparseRows.from_dense(X[1:])), ValueError, "x has 39 rows, the graph 40 nodes"),
     "x-float64": (lambda: full_graph(x=X.double()), TypeError, r"x is float64.*x.float\(\)"),
-    "mask-overlap": (lambda: full_graph(val_mask=TRAIN), ValueError, "14 nodes, the first of them 0, are in train_mask and in val_mask"),
+    "mask-overlap": (
+        lambda: full_graph(val_mask=TRAIN),
+        ValueError,
+        "14 nodes, the first of them 0, are in train_mask and in val_mask",
+    ),
     "mask-short": (lambda: full_graph(val_mask=VAL[:5]), ValueError, r"val_mask has shape \[5\]; dimension 0 must be 40"),
     "mask-index": (lambda: full_graph(train_mask=torch.arange(5)), TypeError, "train_mask is int64; it must be bool"),
     "label-beyond": (lambda: full_graph(num_classes=3), ValueError, r"y has values from 0 to 3; .*\[-1, 3\), 3 classes"),
     "label-below": (lambda: full_graph(y=Y - 2), ValueError, "y has values from -2"),
-    "label-missing": (lambda: full_graph(y=Y - 1), ValueError, r"nodes of train_mask, the first of them 0, have no label \(-1\)"),
+    "label-missing": (
+        lambda: full_graph(y=Y - 1),
+        ValueError,
+        r"nodes of train_mask, the first of them 0, have no label \(-1\)",
+    ),
     "label-float": (lambda: full_graph(y=Y.float()), TypeError, "y is float32; it must be int64"),
     "label-count": (lambda: full_graph(y=Y[1:]), ValueError, r"y has shape \[39\]; dimension 0 must be 40, one per node"),
     "labels-twos": (lambda: full_graph(y=torch.full((N, 3), 2, dtype=torch.int8)), ValueError, "y has values from 2 to 2"),
-    "falling": (lambda: Graph(torch.tensor([0, 2, 2]), torch.tensor([1, 0])), ValueError, "col does not ascend in every row"),
+    "falling": (
+        lambda: Graph(torch.tensor([0, 2, 2]), torch.tensor([1, 0])),
+        ValueError,
+        "col does not ascend in every row",
+    ),
     "col-beyond": (lambda: Graph(torch.tensor([0, 1]), torch.tensor([1])), ValueError, "col has values from 1 to 1"),
-    "order-twice": (lambda: full_graph().permute(torch.zeros(N, dtype=torch.int64)), ValueError, "order names some of the 40 nodes twice"),
+    "order-twice": (
+        lambda: full_graph().permute(torch.zeros(N, dtype=torch.int64)),
+        ValueError,
+        "order has some of the 40 nodes twice",
+    ),
     "order-short": (lambda: full_graph().permute(torch.arange(3)), ValueError, r"order has shape \[3\]"),
     "sparse-index": (
-        lambda: SparseRows(torch.tensor([0, 1]), torch.tensor([3], dtype=torch.int32), torch.ones(1), 3), ValueError, "index has values from 3",
+        lambda: SparseRows(torch.tensor([0, 1]), torch.tensor([3], dtype=torch.int32), torch.ones(1), 3),
+        ValueError,
+        "index has values from 3",
     ),
     "sparse-end": (
-        lambda: SparseRows(torch.tensor([0, 2]), torch.tensor([1], dtype=torch.int32), torch.ones(1), 3), ValueError, "rowptr runs from 0 to 2",
+        lambda: SparseRows(torch.tensor([0, 2]), torch.tensor([1], dtype=torch.int32), torch.ones(1), 3),
+        ValueError,
+        "rowptr runs from 0 to 2",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", BAD)

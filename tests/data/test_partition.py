@@ -1,4 +1,4 @@
-"""Clusters of every method on every kind of graph, and the kernels that stream them."""
+"""Every partitioner on every kind of graph, and the kernels of the streaming one."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -8,10 +8,11 @@ import pytest
 import torch
 
 from rest_triton.data import metis as metis_worker
-from rest_triton.data import partition as rooms
+from rest_triton.data import partition as module
 from rest_triton.data.graph import Graph
+from rest_triton.data.partition import PARTITIONERS, Partition, partition
 from rest_triton.kernels.cpu import partition as kernels
-from rest_triton.data.partition import METHODS, Partition, partition
+from rest_triton.utils.errors import UserError
 
 from ..clusters import assert_good, cluster_of, cut_of, from_kind, planted, same
 from ..ops import graphs
@@ -20,19 +21,19 @@ from ..ops import graphs
 @pytest.mark.parametrize("num_parts", [1, 2, 7, 39, 40])
 @pytest.mark.parametrize("kind", graphs.KINDS)
 @pytest.mark.parametrize("method", ["stream", "random"])
-def test_every_kind_of_graph(method: Any, kind: str, parts: int, capfd: pytest.CaptureFixture[str]) -> None:
+def test_every_kind_of_graph(method: Any, kind: str, num_parts: int, capfd: pytest.CaptureFixture[str]) -> None:
     graph = from_kind(kind)
-    made = partition(graph, parts, method=method)
-    assert_good(made, graph, parts)
+    made = partition(graph, num_parts, method=method)
+    assert_good(made, graph, num_parts)
     assert made.method == method and capfd.readouterr().err == ""
 
 
 @pytest.mark.parametrize(("kind", "num_parts"), [("random", 7), ("star", 8), ("star", 39), ("chain", 3), ("edgeless", 7)])
-def test_every_kind_of_graph_by_metis(kind: str, parts: int, capfd: pytest.CaptureFixture[str]) -> None:
+def test_every_kind_of_graph_by_metis(kind: str, num_parts: int, capfd: pytest.CaptureFixture[str]) -> None:
     """Directed with self-loops, duplicates and isolated nodes; a star, on which METIS leaves clusters empty; no edges."""
     graph = from_kind(kind)
-    made = partition(graph, parts)
-    assert_good(made, graph, parts)
+    made = partition(graph, num_parts)
+    assert_good(made, graph, num_parts)
     assert made.method == "metis" and capfd.readouterr().err == ""
 
 
@@ -41,7 +42,7 @@ def test_disconnected_groups_are_found() -> None:
     assert partition(apart, 4).cut == 0.0
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", PARTITIONERS)
 def test_one_part_and_one_node_need_no_method(method: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metis_worker, "run", None)
     graph = from_kind("random")
@@ -60,43 +61,42 @@ def test_more_parts_than_nodes(capfd: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "error", "message"),
     [
-        (dict(num_parts=0), "parts is 0; it must be a whole number of clusters, 1 or more"),
-        (dict(num_parts=-3), "parts is -3"),
-        (dict(num_parts=2.0), r"parts is 2\.0"),
-        (dict(num_parts=True), "parts is True"),
-        (dict(num_parts=2, method="metsi"), "method is 'metsi'; it must be one of metis, stream, random"),
-        (dict(num_parts=2, seed=-1), "seed is -1; it must be a whole number from 0 to 2147483647"),
-        (dict(num_parts=2, seed=2**31), "seed is 2147483648"),
-        (dict(num_parts=2, seed=0.5), r"seed is 0\.5"),
+        (dict(num_parts=0), UserError, "num_parts is 0; there must be at least 1 cluster"),
+        (dict(num_parts=2.0), TypeError, r"num_parts is 2\.0; it must be an int"),
+        (dict(num_parts=True), TypeError, "num_parts is True"),
+        (dict(num_parts=2, method="metsi"), ValueError, "method is 'metsi'; it must be one of metis, stream, random"),
+        (dict(num_parts=2, seed=-1), UserError, "seed is -1; it must be from 0 to 2147483647"),
+        (dict(num_parts=2, seed=2**31), UserError, "seed is 2147483648"),
+        (dict(num_parts=2, seed=0.5), TypeError, r"seed is 0\.5"),
     ],
 )
-def test_bad_arguments(arguments: dict[str, Any], message: str, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=message):
+def test_bad_arguments(arguments: dict[str, Any], error: type[Exception], message: str, tmp_path: Path) -> None:
+    with pytest.raises(error, match=message):
         partition(from_kind("random"), **arguments, root=tmp_path)
     assert not any(tmp_path.iterdir())
 
 
 def test_a_graph_without_nodes() -> None:
     nothing = Graph(torch.zeros(1, dtype=torch.int64), torch.zeros(0, dtype=torch.int32), name="nothing")
-    with pytest.raises(ValueError, match="nothing has no nodes"):
+    with pytest.raises(UserError, match="nothing has no nodes"):
         partition(nothing, 2)
 
 
 def test_metis_and_stream_find_planted_groups() -> None:
     """The groups cut 9 % of the edges (a tenth is mixed, of which a tenth stays inside by chance)."""
     graph = planted()
-    cut = {method: partition(graph, 10, method=method).cut for method in METHODS}
+    cut = {method: partition(graph, 10, method=method).cut for method in PARTITIONERS}
     assert cut["random"] > 0.85
     assert cut["metis"] < 0.12
     assert cut["stream"] < 0.15
 
 
-@pytest.mark.parametrize(("kind", "num_parts"), [("planted", 10), ("planted", 300), ("star", 7), ("chain", 6), ("edgeless", 9)])
-def test_stream_respects_its_capacity(kind: str, parts: int) -> None:
+@pytest.mark.parametrize(("kind", "num_parts"), [("planted", 10), ("planted", 300), ("star", 7), ("chain", 6)])
+def test_stream_respects_its_capacity(kind: str, num_parts: int) -> None:
     graph = planted() if kind == "planted" else from_kind(kind)
-    assert partition(graph, parts, method="stream").ptr.diff().max() <= -(-105 * graph.num_nodes // (100 * parts))
+    assert partition(graph, num_parts, method="stream").ptr.diff().max() <= -(-105 * graph.num_nodes // (100 * num_parts))
 
 
 def test_stream_on_a_lattice_follows_the_neighbours() -> None:
@@ -124,12 +124,12 @@ def test_stream_stops_when_a_pass_gains_nothing(monkeypatch: pytest.MonkeyPatch)
 
     def passes_until(cuts: list[int]) -> int:
         passes.clear()
-        monkeypatch.setattr(rooms, "cut_edges", lambda *_: cuts[len(passes) - 1])
+        monkeypatch.setattr(module, "cut_edges", lambda *_: cuts[len(passes) - 1])
         partition(planted(), 10, method="stream")
         return len(passes)
 
     assert passes_until([10_000, 9900, 9801, 9704, 5000]) == 4  # 97 of 9801 are less than a hundredth
-    assert passes_until([2**i for i in range(20, 0, -1)]) == 1 + rooms.MOST_PASSES
+    assert passes_until([2**i for i in range(20, 0, -1)]) == 1 + module.MOST_PASSES
 
 
 def test_stream_keeps_the_better_pass(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,7 +152,7 @@ def test_random_is_balanced() -> None:
     assert sizes.max() - sizes.min() == 1
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", PARTITIONERS)
 def test_the_seed_decides(method: Any, threads: Callable[[int], None]) -> None:
     graph = planted(mixed=0.6)
     threads(1)
@@ -164,8 +164,8 @@ def test_the_seed_decides(method: Any, threads: Callable[[int], None]) -> None:
 
 
 @pytest.mark.parametrize("method", ["metis", "stream"])
-def test_only_who_is_beside_whom_counts(method: Any) -> None:
-    """One way only, twice, with self-loops; or in 64 bits: the same clusters."""
+def test_directions_duplicates_and_loops_do_not_matter(method: Any) -> None:
+    """Edges in one direction, duplicated, with self-loops, or in 64 bits give the same clusters."""
     graph = planted()
     row = torch.repeat_interleave(torch.arange(graph.num_nodes), graph.degree)
     edges = torch.stack([graph.col.long(), row])
@@ -194,8 +194,8 @@ def test_apply() -> None:
     assert torch.equal(permuted.degree, graph.degree[made.order])
     in_place = Partition(made.ptr, torch.arange(300), "stream", 0.0, 1.0)
     assert cut_of(permuted, cluster_of(in_place)) == pytest.approx(made.cut)
-    assert in_place.apply(graph).fingerprint == graph.fingerprint  # not known whose: only the size is compared
-    with pytest.raises(ValueError, match="made for another graph, of 300 nodes, than planted, of 290"):
+    assert in_place.apply(graph).fingerprint == graph.fingerprint  # without a fingerprint only the size is compared
+    with pytest.raises(ValueError, match="made for another graph of 300 nodes; planted has 290"):
         made.apply(planted(nodes=290, edges=1000))
     with pytest.raises(ValueError, match="made for another graph"):
         made.apply(planted(nodes=300, edges=1000, seed=1))
@@ -206,13 +206,15 @@ def test_describe() -> None:
     assert made.describe() == "2 clusters by metis: 12.3 % of edges cut, balance 1.50"
     assert repr(made) == f"Partition({made.describe()})"
     assert Partition(torch.tensor([0, 4]), torch.arange(4), "random", 0.0, 1.0).describe().startswith("1 cluster by")
+    instead = Partition(made.ptr, made.order, "stream", 0.1234, 1.5, asked="metis", fallback="it failed")
+    assert instead.describe() == "2 clusters by stream: 12.3 % of edges cut, balance 1.50 (instead of metis: it failed)"
 
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("clusters", [2, 5, 33])
 @pytest.mark.parametrize("kind", graphs.KINDS)
 def test_every_placement_is_the_best_one(kind: str, clusters: int, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Watched node by node, over two passes, against the score of all clusters."""
+    """Every placement of two passes is compared with the scores of all clusters."""
     graph = from_kind(kind).symmetrise().without_self_loops()
     capacity = -(-graph.num_nodes // clusters)  # no slack: clusters fill up
     greedy = kernels.Greedy(graph.rowptr, graph.col, clusters, capacity)
@@ -243,13 +245,13 @@ def test_every_placement_is_the_best_one(kind: str, clusters: int, seed: int, mo
     assert placed == order.tolist() + list(range(graph.num_nodes))
 
 
-def test_a_pass_in_pieces_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pass_in_chunks_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = planted()
-    whole, pieces = (kernels.Greedy(graph.rowptr, graph.col, 10, 310) for _ in range(2))
+    whole, chunks = (kernels.Greedy(graph.rowptr, graph.col, 10, 310) for _ in range(2))
     whole.place()
     monkeypatch.setattr(kernels, "NODES_PER_LAUNCH", 7)
-    pieces.place()
-    assert torch.equal(whole.cluster, pieces.cluster) and torch.equal(whole.size, torch.bincount(whole.cluster))
+    chunks.place()
+    assert torch.equal(whole.cluster, chunks.cluster) and torch.equal(whole.size, torch.bincount(whole.cluster))
 
 
 def test_clusters_too_small_for_the_graph() -> None:

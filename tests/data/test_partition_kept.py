@@ -1,5 +1,6 @@
-"""Partitions kept on disk: found again, and made again where the file is not what it should be."""
+"""Partitions cached on disk: found again, and made again if the file is damaged."""
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 
 from rest_triton.data import metis as metis_worker
-from rest_triton.data import partition as rooms
+from rest_triton.data import partition as module
 from rest_triton.data.partition import partition
 
 from ..clusters import assert_good, from_kind, planted, same
@@ -20,7 +21,7 @@ def test_kept_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: py
     path = tmp_path / "partitions" / f"{graph.fingerprint}-metis-10-3.npz"
     assert [path] == list((tmp_path / "partitions").iterdir())
     monkeypatch.setattr(metis_worker, "run", None)
-    monkeypatch.setattr(rooms, "_stream", None)
+    monkeypatch.setattr(module, "_stream", None)
     kept = partition(planted(), 10, seed=3, root=str(tmp_path))
     assert same(kept, made) and (kept.method, kept.cut, kept.balance) == ("metis", made.cut, made.balance)
     assert kept.apply(graph).fingerprint == made.apply(graph).fingerprint
@@ -36,22 +37,54 @@ def _rewrite(path: Path, **changes: object) -> None:
     np.savez(path, **(content | changes))
 
 
+def test_a_fallback_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The methods, the reason and the quality, in the result and in the file."""
+    graph = planted()
+    monkeypatch.setattr(metis_worker, "why_not", lambda *_: "the graph is too large")
+    made = partition(graph, 10, root=tmp_path)
+    assert (made.asked, made.method, made.fallback) == ("metis", "stream", "the graph is too large")
+    sizes = made.ptr.diff().tolist()
+    assert made.summary() == {
+        "asked": "metis", "method": "stream", "fallback": "the graph is too large", "cut": made.cut, "balance": made.balance,
+        "num_parts": 10, "num_nodes": 3000, "smallest": min(sizes), "largest": max(sizes),
+    }  # fmt: skip
+    assert json.loads(json.dumps(made.summary())) == made.summary()
+    monkeypatch.undo()
+    assert partition(graph, 10, root=tmp_path).summary() == made.summary()
+    plain = partition(graph, 10, method="stream")
+    assert (plain.asked, plain.method, plain.fallback) == ("stream", "stream", None)
+
+
+@pytest.mark.parametrize(("used", "fallback"), [("metis", None), ("stream", module.NOT_RECORDED)])
+def test_files_of_earlier_versions_are_read(
+    used: str, fallback: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They have the method that ran, but not the reason."""
+    graph = planted()
+    made = partition(graph, 10, root=tmp_path)
+    (path,) = (tmp_path / "partitions").iterdir()
+    np.savez(
+        path, format="rest_triton partition 1", key=f"{graph.fingerprint}-metis-10-0", method=used, cut=made.cut,
+        ptr=made.ptr.numpy(), order=made.order.numpy(),
+    )  # fmt: skip
+    monkeypatch.setattr(module, "_divide", None)
+    cached = partition(graph, 10, root=tmp_path)
+    assert same(cached, made) and (cached.cut, cached.balance) == (made.cut, made.balance)
+    assert (cached.asked, cached.method, cached.fallback) == ("metis", used, fallback)
+
+
 SPOILED: dict[str, tuple[Callable[[Path], object], str]] = {
-    "cut off": (lambda path: path.write_bytes(path.read_bytes()[:-300]), "zip"),
-    "empty": (lambda path: path.write_bytes(b""), "data"),
+    "truncated": (lambda path: path.write_bytes(path.read_bytes()[:-300]), "zip"),
     "a bit": (lambda path: path.write_bytes(path.read_bytes()[:9000] + b"!!" + path.read_bytes()[9002:]), "CRC"),
     "text": (lambda path: path.write_text("hello"), "pickle"),
-    "another array": (lambda path: np.save(path.open("wb"), np.zeros(3)), ""),
-    "no order": (lambda path: np.savez(path, format=rooms.FORMAT), "key"),
+    "no order": (lambda path: np.savez(path, format=module.FORMAT), "key"),
     "version": (lambda path: _rewrite(path, format="rest_triton partition 0"), "another version or graph"),
     "graph": (lambda path: _rewrite(path, key="f" * 32 + "-stream-10-0"), "another version or graph"),
     "order": (lambda path: _rewrite(path, order=np.zeros(3000, np.int64)), "order"),
-    "fewer": (lambda path: _rewrite(path, order=np.arange(2999)), "order"),
     "int32": (lambda path: _rewrite(path, order=np.arange(3000, dtype=np.int32)), "order"),
     "ptr": (lambda path: _rewrite(path, ptr=np.array([0, 3000])), "one per cluster"),
     "an empty cluster": (lambda path: _rewrite(path, ptr=np.array([0, 0, *range(2, 10), 3000])), "empty"),
     "falling": (lambda path: _rewrite(path, ptr=np.array([0, 5, 2, *range(6, 13), 3000])), "decreases"),
-    "end": (lambda path: _rewrite(path, ptr=np.arange(11) * 200), "runs from 0 to 2000"),
 }
 
 
@@ -71,21 +104,22 @@ def test_spoiled_files_are_made_again(how: str, tmp_path: Path, capfd: pytest.Ca
     assert capfd.readouterr().err == ""
 
 
-def test_no_room_to_keep_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
-    """A write that fails half-way leaves neither a file nor a part of one, and the partition is there all the same."""
+def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    """A failed write leaves no file, and the partition is returned."""
 
     def full(_: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(os, "fsync", full)
     graph = from_kind("random")
+    (tmp_path / "partitions").mkdir()
+    monkeypatch.setattr(os, "fsync", full)
     assert_good(partition(graph, 4, method="stream", root=tmp_path), graph, 4)
-    assert "not kept for the next time: [Errno 28] No space left" in capfd.readouterr().err
+    assert "the partition is not cached: [Errno 28] No space left" in capfd.readouterr().err
     assert not any((tmp_path / "partitions").iterdir())
 
 
-def test_a_root_that_cannot_be_written_is_said_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_root_that_cannot_be_written_is_refused_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
-    monkeypatch.setattr(rooms, "_stream", None)
+    monkeypatch.setattr(module, "_stream", None)
     with pytest.raises(NotADirectoryError):
         partition(from_kind("random"), 4, method="stream", root=tmp_path / "file")

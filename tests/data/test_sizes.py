@@ -1,4 +1,4 @@
-"""How large data sets are, from names, manifests and headers."""
+"""The sizes of data sets, from names, manifests and headers."""
 
 import json
 from pathlib import Path
@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from rest_triton.data.datasets import load
-from rest_triton.plan import plan
 from rest_triton.data.sizes import UNKNOWN_CLASSES, Sizes, sizes_of
+from rest_triton.training.plan import plan
 from rest_triton.utils.errors import UserError
 
 from ..settings import Settings
@@ -35,7 +35,7 @@ def test_sizes_of_a_prepared_graph(tmp_path: Path) -> None:
     (manifest,) = tmp_path.glob("prepared/*/graph.json")
     changed = json.loads(manifest.read_text())
     manifest.write_text(json.dumps(changed | {"format": -1}))
-    assert sizes_of(name, tmp_path).edges == 3000  # it would be made again
+    assert sizes_of(name, tmp_path).edges == 3000
     manifest.write_text("{")
     assert not sizes_of(name, tmp_path).prepared
 
@@ -51,7 +51,7 @@ def test_sizes_of_an_npz_by_its_headers(tmp_path: Path) -> None:
     middle = raw.index(np.float32(7.0).tobytes() * 1000) + 2000
     raw[middle : middle + 4] = b"\0\0\0\0"
     path.write_bytes(bytes(raw))
-    with pytest.raises(ValueError, match="CRC"):  # whoever reads it notices
+    with pytest.raises(ValueError, match="CRC"):
         load(str(path), tmp_path)
     found = sizes_of(str(path), tmp_path)
     assert (found.nodes, found.edges, found.features, found.feature_nnz, found.directed) == (400, 6, 50, None, False)
@@ -62,11 +62,11 @@ def test_sizes_of_other_npz(tmp_path: Path) -> None:
     pieces = dict(x_indptr=np.zeros(5, np.int64), x_indices=np.zeros(9, np.int32), x_data=np.zeros(9), x_shape=[4, 30])
     sparse = sizes_of(str(write_npz(tmp_path / "a.npz", y=np.zeros((4, 6), np.int8), **pieces)), tmp_path)
     assert (sparse.nodes, sparse.features, sparse.feature_nnz) == (4, 30, 9)
-    assert (sparse.classes, sparse.multilabel) == (6, True) and "assumed" not in sparse.note
+    assert (sparse.classes, sparse.multilabel) == (6, True) and "classes" not in sparse.note
     assert sizes_of(str(write_npz(tmp_path / "b.npz", num_nodes=4)), tmp_path).nodes == 4
     with pytest.raises(ValueError, match="b has 0 features; a model needs at least one"):
         plan(sizes_of(str(tmp_path / "b.npz"), tmp_path), Settings())
-    with pytest.raises(ValueError, match=r"c\.npz is not an \.npz of a graph .*edge_index is not there"):
+    with pytest.raises(ValueError, match=r"c\.npz is not an \.npz of a graph .*edge_index is missing"):
         np.savez(tmp_path / "c.npz", x=np.zeros((4, 2)))
         sizes_of(str(tmp_path / "c.npz"), tmp_path)
     with pytest.raises(ValueError, match=r"d\.npz is not an \.npz"):

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from rest_triton.nn.scene import Scene
 from torch import Tensor
 
 from rest_triton.data.graph import Graph
@@ -13,7 +14,6 @@ from rest_triton.history.history import History
 from rest_triton.history.streams import Streams
 from rest_triton.methods.engine import Engine, tables_of
 from rest_triton.nn import APPNP, GCN, GCNII
-from rest_triton.nn.scene import Scene
 from rest_triton.sampling.batch import Batch, ClusterLoader
 
 NODES, CLASSES, FEATURES = 120, 5, 12

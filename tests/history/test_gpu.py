@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
+from rest_triton.nn.scene import Scene
 
 from rest_triton.history.history import History
 from rest_triton.history.streams import CudaStreams
 from rest_triton.methods.engine import Engine
-from rest_triton.nn.scene import Scene
 
 from .runs import MODELS, NODES, Run, graph
 

@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from rest_triton.methods.loss import mean_loss
 from rest_triton.sampling.batch import Batch
-from rest_triton.training.metrics import loss_for, scores
+from rest_triton.training.metrics import scores
 from rest_triton.training.staleness import GradientError, exact_engine, gradient_errors, predictions, table_staleness
 from rest_triton.training.trainer import Trainer
 
@@ -32,7 +33,7 @@ def begun(epochs: int = 0, **changes: Any) -> Trainer:
 
 
 def gradients_of(trainer: Trainer) -> list[tuple[Batch, GradientError]]:
-    loss = partial(loss_for, trainer.loaded.graph, device=trainer.device)
+    loss = partial(mean_loss, trainer.loaded.graph, device=trainer.device)
     return list(gradient_errors(trainer.engine, trainer.method.cover(), loss, trainer.step))
 
 
@@ -40,7 +41,7 @@ def gradients_of(trainer: Trainer) -> list[tuple[Batch, GradientError]]:
 def test_fresh_tables_are_not_stale(model: str) -> None:
     trainer = begun(**MODELS[model])
     found = trainer.evaluate(error=True)
-    assert len(found["staleness"]) == len(trainer.store.tables) > 0
+    assert len(found["staleness"]) == len(trainer.history.tables) > 0
     assert max(found["staleness"]) < 1e-5 and max(found["staleness_relative"]) < 1e-5 and found["error"] < 1e-5
     assert [found[f"stale_{part}"] for part in ("train", "val", "test")] == [found[p] for p in ("train", "val", "test")]
 
@@ -56,9 +57,9 @@ def test_staleness_of_each_table_is_that_of_its_rows(model: str, given: str) -> 
     full.model.load_state_dict(trainer.model.state_dict())
     exact = Trainer(settings(**MODELS[model], batch_size=8, input=given), small())
     exact.model.load_state_dict(trainer.model.state_dict())
-    exact.engine.refresh(exact.method.batches(1)[0], 1, training=False)  # one batch of everyone writes all rows
+    exact.engine.refresh(exact.method.batches(1)[0], 1, training=False)  # one batch of all nodes writes all rows
     found = trainer.evaluate(error=True)
-    for table, (ours, truth) in enumerate(zip(trainer.store.tables, exact.store.tables, strict=True)):
+    for table, (ours, truth) in enumerate(zip(trainer.history.tables, exact.store.tables, strict=True)):
         by_hand = (ours.rows - truth.rows).norm(dim=1).mean()
         assert found["staleness"][table] == pytest.approx(float(by_hand), rel=1e-3)
         assert found["staleness_relative"][table] == pytest.approx(float(by_hand / truth.rows.norm(dim=1).mean()), rel=1e-3)
@@ -68,7 +69,7 @@ def test_staleness_of_each_table_is_that_of_its_rows(model: str, given: str) -> 
 
 def test_one_stale_table_is_found_alone() -> None:
     trainer = begun(num_layers=4)
-    rows = trainer.store.tables[1].rows
+    rows = trainer.history.tables[1].rows
     rows[:10] += 2.0
     found = trainer.evaluate(error=True)["staleness"]
     assert found[0] < 1e-5 and found[2] < 1e-5
@@ -111,14 +112,14 @@ def test_evaluation_that_writes_does_so_after_comparing() -> None:
 
 @pytest.mark.parametrize("model", MODELS)
 def test_gradients_of_fresh_tables(model: str) -> None:
-    """Nothing is stale; what is left is that gradients do not flow through the halo. With one batch of everyone they do."""
+    """No row is stale; gradients still do not flow through the halo. With one batch of all nodes they are exact."""
     for _, found in gradients_of(begun(**MODELS[model])):
         assert found.stale < 1e-4 * found.norm and found.output < 1e-3 and max(found.aggregate + found.farthest) < 1e-4
         assert found.error == pytest.approx(found.cut, rel=1e-3) and found.cut > 1e-2 * found.norm
-    everyone = begun(**MODELS[model], batch_size=8)
-    everyone.epoch(1)
-    ((_, found),) = gradients_of(everyone)
-    assert found.error < 1e-4 * found.norm and found.relative < 1e-4 and found.mean == [0.0] * len(everyone.store.tables)
+    whole = begun(**MODELS[model], batch_size=8)
+    whole.epoch(1)
+    ((_, found),) = gradients_of(whole)
+    assert found.error < 1e-4 * found.norm and found.relative < 1e-4 and found.mean == [0.0] * len(whole.store.tables)
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -129,24 +130,26 @@ def test_gradients_of_stale_tables(model: str) -> None:
     for other in (filled, full):
         other.model.load_state_dict(trainer.model.state_dict())
     filled.begin()
-    before = [table.rows.clone() for table in trainer.store.tables]
-    everyone, added = full.method.batches(1)[0], gradients(trainer.model)
+    before = [table.rows.clone() for table in trainer.history.tables]
+    whole, added = full.method.batches(1)[0], gradients(trainer.model)
     for batch, found in gradients_of(trainer):
-        loss = loss_for(trainer.loaded.graph, batch, trainer.device)
+        loss = mean_loss(trainer.loaded.graph, batch, trainer.device)
         stale, fresh = (one.engine.gradients(batch, 1, loss)[0] for one in (trainer, filled))
-        exact, logits = full.engine.gradients(everyone, 1, lambda h, batch=batch, loss=loss: loss(h[batch.rows]))
+        exact, logits = full.engine.gradients(whole, 1, lambda h, batch=batch, loss=loss: loss(h[batch.rows]))
         assert found.norm == pytest.approx(float(exact.norm()), rel=1e-3)
         assert found.error == pytest.approx(float((stale - exact).norm()), rel=1e-2)
         assert found.stale == pytest.approx(float((stale - fresh).norm()), rel=1e-2)
         assert found.stale > 0 and found.error <= found.stale + found.cut
         distance = trainer.engine.predict(batch, 1) - logits[batch.rows]
         assert found.output == pytest.approx(float(distance.norm()), rel=1e-2)
-        halo = batch.halo(trainer.engine.scene.adj)
-        away = [(a.rows - b.rows)[halo].norm(dim=1) for a, b in zip(trainer.store.tables, filled.store.tables, strict=True)]
+        halo = batch.halo(trainer.loaded.adj)
+        away = [
+            (a.rows - b.rows)[halo].norm(dim=1) for a, b in zip(trainer.history.tables, filled.store.tables, strict=True)
+        ]
         assert found.farthest == pytest.approx([float(d.max()) for d in away], rel=1e-2)
         assert found.mean == pytest.approx([float(d.mean()) for d in away], rel=1e-2)
         assert found.aggregate == pytest.approx(aggregates(trainer, filled, batch), rel=1e-2)
-    assert all(torch.equal(a, table.rows) for a, table in zip(before, trainer.store.tables, strict=True))
+    assert all(torch.equal(a, table.rows) for a, table in zip(before, trainer.history.tables, strict=True))
     assert all(torch.equal(a, b) for a, b in zip(added, gradients(trainer.model), strict=True))
 
 
@@ -154,12 +157,12 @@ def aggregates(trainer: Trainer, filled: Trainer, batch: Batch) -> list[float]:
     """By the dense adjacency, in which nodes of the batch have no column."""
     dense = dense_adjacency(trainer)[batch.rows]
     dense[:, batch.rows] = 0
-    pairs = zip(trainer.store.tables, filled.store.tables, strict=True)
+    pairs = zip(trainer.history.tables, filled.store.tables, strict=True)
     return [float((dense @ (a.rows - b.rows)).norm()) for a, b in pairs]
 
 
 def dense_adjacency(trainer: Trainer) -> Tensor:
-    adj = trainer.engine.scene.adj
+    adj = trainer.loaded.adj
     row = torch.repeat_interleave(torch.arange(NODES), adj.rowptr.diff())
     dense = torch.zeros(NODES, NODES)
     dense[row, adj.col.long()] = adj.row_scale[row] * adj.col_scale[adj.col.long()]

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 import torch
 
-from rest_triton.lab.theorem import Constants, constants, neighbourhoods, sums
-from rest_triton.training.staleness import gradient_errors
+from rest_triton.lab.studies.bound import Constants, constants, neighbourhoods, sums
+from rest_triton.training.trainer import Trainer
 
 from ..training.data import settings, small
 from .test_staleness import begun, dense_adjacency, gradients_of
@@ -25,17 +25,17 @@ MODELS: dict[str, dict[str, Any]] = {
 def test_both_sums_are_above_the_error_of_the_results(model: str) -> None:
     """And in the right order. One table alone is moved in turn, so that no term can hide behind another."""
     trainer = begun(epochs=1, **MODELS[model])
-    adj = trainer.engine.scene.adj
-    for table in range(len(trainer.store.tables)):
+    adj = trainer.loaded.adj
+    for table in range(len(trainer.history.tables)):
         trainer.begin()
-        moved = torch.randn_like(trainer.store.tables[table].rows)
-        trainer.store.tables[table].rows += moved
-        found = constants(trainer.model, adj, directed=False, exact_input=trainer.engine.scene.exact_input)
+        moved = torch.randn_like(trainer.history.tables[table].rows)
+        trainer.history.tables[table].rows += moved
+        found = constants(trainer.model, adj, directed=False, exact_input=trainer.config.input == "exact")
         near = neighbourhoods(adj)
         for batch, error in gradients_of(trainer):
-            sharp, papers = sums(found, error.aggregate, error.farthest, near, batch)
+            sharp, papers = sums(found, error.aggregate, error.farthest, near[batch.rows])
             assert 0 < error.output <= sharp * (1 + 1e-4) <= papers
-            assert [far > 1e-4 for far in error.farthest] == [t == table for t in range(len(trainer.store.tables))]
+            assert [far > 1e-4 for far in error.farthest] == [t == table for t in range(len(trainer.history.tables))]
 
 
 def test_the_sum_by_hand() -> None:
@@ -48,7 +48,7 @@ def test_the_sum_by_hand() -> None:
 def test_constants_of_a_gcn() -> None:
     """The spectral norm of weights and running statistics, for layers that read a table."""
     trainer = begun(epochs=1, **MODELS["gcn"])
-    found = constants(trainer.model, trainer.engine.scene.adj, directed=False)
+    found = constants(trainer.model, trainer.loaded.adj, directed=False)
     norm, conv = trainer.model.bns[1], trainer.model.convs[1]
     scaled = conv.lin.weight * (norm.weight / (norm.running_var + norm.eps).sqrt())[:, None]
     last = trainer.model.convs[2].lin.weight
@@ -58,32 +58,23 @@ def test_constants_of_a_gcn() -> None:
 
 def test_what_is_known_of_the_adjacency() -> None:
     trainer = begun()
-    adj, dense = trainer.engine.scene.adj, dense_adjacency(trainer)
+    adj, dense = trainer.loaded.adj, dense_adjacency(trainer)
     assert float(torch.linalg.matrix_norm(dense, 2)) <= 1 + 1e-5
     by_hand = (dense != 0).sum(1) * dense.norm(dim=1)
     torch.testing.assert_close(neighbourhoods(adj), by_hand, rtol=1e-4, atol=1e-5)
-    directed = small(directed=True)
-    from rest_triton.training.trainer import Trainer
-
-    other = Trainer(settings(), directed)
-    bound = constants(other.model, directed.adj, directed=True).adjacency
+    other = Trainer(settings(), small(directed=True))
+    bound = constants(other.model, other.loaded.adj, directed=True).adjacency
     assert float(torch.linalg.matrix_norm(dense_adjacency(other), 2)) <= bound * (1 + 1e-5)
 
 
 def test_what_is_not_known_is_refused() -> None:
     trainer = begun(residual=True)
     with pytest.raises(ValueError, match="the constants of GCN are not known, or not with --residual; study gcn"):
-        constants(trainer.model, trainer.engine.scene.adj, directed=False)
+        constants(trainer.model, trainer.loaded.adj, directed=False)
 
 
 def test_batches_without_a_training_node_have_no_gradient() -> None:
-    from functools import partial
-
-    from rest_triton.training.metrics import loss_for
-    from rest_triton.training.trainer import Trainer
-
     trainer = Trainer(settings(batch_size=1), small(only=3))
     trainer.begin()
-    loss = partial(loss_for, trainer.loaded.graph, device=trainer.device)
-    ((batch, _),) = gradient_errors(trainer.engine, trainer.method.cover(), loss, 0)
+    ((batch, _),) = gradients_of(trainer)
     assert batch.clusters == (3,)

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Callable
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -71,7 +72,7 @@ def test_what_a_run_leaves_behind(finished: dict[str, Result], cwd: Path) -> Non
     names = {path.name for path in folder.iterdir()}
     pictures = {"loss.png", "accuracy.png", "age.png", "time.png"}
     events = [name for name in names if name.startswith("events.out.tfevents.")]
-    assert len(events) == 1
+    assert len(events) == (find_spec("tensorboard") is not None)
     assert names - set(events) == pictures | {
         "config.yaml", "metrics.jsonl", "summary.json", "report.html", "plan.txt", "checkpoints",
     }  # fmt: skip
@@ -81,10 +82,12 @@ def test_what_a_run_leaves_behind(finished: dict[str, Result], cwd: Path) -> Non
     assert Config.of(str(folder / "config.yaml")) == settings
     assert all((folder / name).read_bytes().startswith(PNG) for name in pictures)
     page = (folder / "report.html").read_text()
-    assert page.count("data:image/png;base64,") == 4 and "GCN on synthetic" in page and "best validation accuracy" in page
+    assert (
+        page.count("data:image/png;base64,") == 4
+        and "<h1>synthetic:nodes=600" in page
+        and "best validation accuracy" in page
+    )
     assert "at the most" in (folder / "plan.txt").read_text()
-    curves = (folder / events[0]).read_bytes()
-    assert all(curves.count(tag) == 3 for tag in (b"loss", b"best_val", b"time/refresh", b"memory"))
 
 
 def test_figures_of_a_run(finished: dict[str, Result], cwd: Path) -> None:
@@ -146,7 +149,7 @@ def test_each_method(finished: dict[str, Result], cwd: Path) -> None:
         assert theirs["age"] < mine["age"] and theirs["time"]["refresh"] > 10 * mine["time"]["refresh"]
         assert theirs["loss"] != mine["loss"]
     assert all(record["time"]["refresh"] > 10 * gas[0]["time"]["refresh"] for record in importance)
-    assert not (cwd / "full" / "age.png").exists() and "full-batch training" in (cwd / "full" / "report.html").read_text()
+    assert not (cwd / "full" / "age.png").exists() and ", gcn, full</h1>" in (cwd / "full" / "report.html").read_text()
     assert len({gas[0]["loss"], rest[0]["loss"], importance[0]["loss"], full[0]["loss"]}) == 4
 
 
@@ -155,7 +158,7 @@ def test_a_new_run_has_a_new_folder(finished: dict[str, Result], cwd: Path, refu
     folders = {folder_in(finished[name], cwd) for name in ("gas", "other")}
     assert sorted(folder.name[-6:] for folder in folders) == ["-gas-1", "-gas-2"]
     assert refused("--dataset", SMALL, *FEW, "--run-dir", "rest") == (
-        "rest holds a run already; go on with it by --resume rest, or name another --run-dir"
+        "rest holds a run already; resume it with --resume rest, or name another --run-dir"
     )
     (cwd / "a_file").touch()
     assert refused("--dataset", SMALL, *FEW, "--run-dir", "a_file").startswith(
@@ -182,7 +185,7 @@ def test_several_seeds(finished: dict[str, Result], cwd: Path) -> None:
     assert abs(a - b) > 1  # or any spread would do
     assert f"test: {(a + b) / 2:.2f} ± {abs(a - b) / 2**0.5:.2f} % over 2 seeds" in finished["seeds"].stdout.splitlines()
     page = (cwd / "seeds" / "report.html").read_text()
-    assert "mean ± std of 2" in page and 'href="seed-1/report.html"' in page and (cwd / "seeds" / "accuracy.png").exists()
+    assert "mean ± std of 2" in page and "<td>seed-1</td>" in page and (cwd / "seeds" / "accuracy.png").exists()
     assert Config.of(str(cwd / "seeds" / "config.yaml")).runs == 2
     assert Config.of(str(folders[1] / "config.yaml")).seed == 2
 
@@ -192,7 +195,7 @@ def test_several_seeds(finished: dict[str, Result], cwd: Path) -> None:
     [
         (["--dataset", "product"], "'product' is not a data set: did you mean 'products'? known are: arxiv"),
         (["--dataset", "nothing.npz"], "nothing.npz does not exist; give the path of an .npz, or the name of a data set"),
-        (["--dataset", "synthetic:product"], "names no shape; did you mean 'products'?"),
+        (["--dataset", "synthetic:product"], "is not a known shape; did you mean 'products'?"),
         (["--dataset", SMALL, "--model", "gnc"], "model is 'gnc': did you mean 'gcn'? known are: gcn, appnp, gcnii, "),
         (["--dataset", SMALL, "--recipe", "none", "--num-parts", "6", "--batch-size", "7"], "batch_size is 7"),
         (["--dataset", SMALL, "--recipe", "none", "--split", "2"], "split is 2"),
@@ -226,7 +229,7 @@ def test_graphs_that_cannot_be_trained_on(without: list[str], message: str, cwd:
 def test_masks_without_a_node(mask: str, cwd: Path, refused: Refused) -> None:
     arrays = write_graph(cwd / "own.npz")
     np.savez(cwd / "own.npz", **(arrays | {mask: np.zeros(600, bool)}))
-    assert refused("--dataset", "own.npz", *FEW).startswith(f"{mask} of own.npz holds no node: ")
+    assert refused("--dataset", "own.npz", *FEW).startswith(f"{mask} of own.npz selects no node; ")
 
 
 def test_few_training_nodes_and_no_test(cwd: Path, refused: Refused, capsys: pytest.CaptureFixture[str]) -> None:
@@ -266,4 +269,4 @@ def test_a_model_of_ones_own(finished: dict[str, Result], cwd: Path) -> None:
     epochs = metrics(folder)
     assert [record["epoch"] for record in epochs] == [1, 2] and epochs[1]["loss"] < epochs[0]["loss"] and "age" in epochs[0]
     assert summary(folder)["command"].startswith(f"python {SAGE} --dataset")
-    assert "SAGE on synthetic" in (folder / "report.html").read_text()
+    assert ", sage, gas+rest</h1>" in (folder / "report.html").read_text()

@@ -9,8 +9,9 @@ import pytest
 from rest_triton.config import MODELS, Config
 from rest_triton.data.sizes import Sizes, sizes_of
 from rest_triton.nn import build, model_named
-from rest_triton.plan import bytes_of, main, plan, refuse_if_too_large, smallest_change
+from rest_triton.plan import bytes_of, main
 from rest_triton.training import memory
+from rest_triton.training.plan import plan, refuse_if_too_large, smallest_change
 from rest_triton.utils.errors import UserError
 
 from ..settings import Settings

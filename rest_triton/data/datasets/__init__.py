@@ -1,8 +1,8 @@
-"""Names of data sets, and the graphs behind them.
+"""Load graphs by name.
 
     graph = load("products", root="data")
 
-A graph is prepared once, stored below the root, and from then on mapped from there.
+A graph is prepared once and stored below the root. Later loads map the stored files into memory.
 """
 
 import hashlib
@@ -11,11 +11,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from ...utils.errors import UserError, did_you_mean
+from ...utils.progress import notice, progress
 from .. import prepared
 from ..convert import from_npz
 from ..graph import Graph
-from ...utils.progress import notice, progress
-from ...utils.errors import did_you_mean
 from . import ogb, pyg, synthetic
 from .registry import Dataset
 
@@ -25,14 +25,14 @@ DATASETS = {dataset.name: dataset for dataset in (*ogb.DATASETS, *pyg.DATASETS)}
 
 
 def load(name: str, root: Path | str = "data", *, split: int = 0) -> Graph:
-    """The graph called ``name``.
+    """Load the graph called ``name``.
 
     Args:
-        name: one of ``DATASETS``; ``synthetic:<shape>``, such as ``synthetic:products@0.1`` (see
-            :mod:`rest_triton.data.datasets.synthetic`); or the path of an .npz (see :func:`rest_triton.data.convert.from_npz`).
-        root: the folder for downloads and for prepared graphs. A prepared graph, ``root/prepared/<name>``, is all that is
-            needed: it can be copied to a machine that has neither the data nor a network.
-        split: which one, of a data set that offers several.
+        name: one of ``DATASETS``; ``synthetic:<shape>``, such as ``synthetic:products@0.1`` (see :mod:`.synthetic`); or the
+            path of an .npz (see :func:`rest_triton.data.convert.from_npz`).
+        root: the folder for downloads and prepared graphs. The folder ``root/prepared/<name>`` alone is enough to load a
+            graph: it can be copied to a machine without the raw data and without a network.
+        split: which split, for data sets with several.
 
     Example::
 
@@ -53,36 +53,46 @@ def load(name: str, root: Path | str = "data", *, split: int = 0) -> Graph:
     if name.endswith(".npz"):
         path = Path(name)
         _check_split(name, split, 1)
-        if path.is_file():
-            digest = _digest(path)
-            about = {"npz": digest, "revision": 1}
-            return _prepared(name, f"{path.stem}-{digest[:12]}", root, about, lambda workspace: from_npz(path))
-        return from_npz(path)  # says what is wrong
-    raise ValueError(f"{name!r} is not a data set: {did_you_mean(name, DATASETS)}; or synthetic:<shape>, or the path of an .npz")
+        if not path.is_file():
+            return from_npz(path)  # raises the error
+        digest = _digest(path)
+        about = {"npz": digest, "revision": 1}
+        return _prepared(name, f"{path.stem}-{digest[:12]}", root, about, lambda workspace: from_npz(path))
+    raise unknown_dataset(name)
+
+
+def unknown_dataset(name: str) -> UserError:
+    known = did_you_mean(name, DATASETS)
+    return UserError(f"{name!r} is not a data set: {known}; or synthetic:<shape>, or the path of an .npz")
+
+
+def folder_name(slug: str) -> str:
+    """The name of the folder of a prepared graph."""
+    return re.sub(r"[^A-Za-z0-9.@=_-]+", "_", slug)
 
 
 def _digest(path: Path) -> str:
-    """Of the content, not the date: a copy is the same file."""
+    """A hash of the content, so that a copy counts as the same file."""
     digest = hashlib.sha256()
     with open(path, "rb") as file:
-        while piece := file.read(1 << 20):
-            digest.update(piece)
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
     return digest.hexdigest()
 
 
 def _check_split(name: str, split: int, splits: int) -> None:
     if not 0 <= split < splits:
-        raise ValueError(f"split is {split}; {name} has {splits} of them" + (f", 0 to {splits - 1}" if splits > 1 else ""))
+        raise UserError(f"split is {split}; {name} has {splits} of them" + (f", 0 to {splits - 1}" if splits > 1 else ""))
 
 
 def _prepared(
     name: str, slug: str, root: Path, about: dict[str, Any], build: Callable[[prepared.Workspace], Graph]
 ) -> Graph:
-    folder = root / "prepared" / re.sub(r"[^A-Za-z0-9.@=_-]+", "_", slug)
+    folder = root / "prepared" / folder_name(slug)
     if folder.exists():
         try:
             return prepared.read(folder, root, about)
-        except prepared.Unusable as reason:
-            notice(f"{reason}: it is made again")
+        except UserError as reason:
+            notice(f"{reason}: it is prepared again")
     with progress(f"preparing {name}"):
         return prepared.write(folder, root, about, build)

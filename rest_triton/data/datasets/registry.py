@@ -1,4 +1,4 @@
-"""What is known about a data set before any of it is read."""
+"""The description of a data set, known without reading it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,14 +10,13 @@ from ..prepared import Workspace
 
 @dataclass(frozen=True)
 class Dataset:
-    """A named data set: how its graph is made, and how large that will be.
+    """A named data set: how its graph is built, and its sizes.
 
     Args:
-        build: (root, split, workspace) -> the finished graph. Slow; the result is stored and not built again.
-        nodes, edges, features, classes: as published, after preparation; edges are directed ones.
-        package: what ``build`` imports.
-        splits: how many ways of splitting the nodes there are.
-        revision: raised when ``build`` comes to return something else: graphs stored before are then made again.
+        build: (root, split, workspace) -> the finished graph. Slow; the result is stored.
+        nodes, edges, features, classes: as published, after preparation; ``edges`` counts directed edges.
+        splits: the number of splits.
+        revision: raise it when ``build`` returns another graph, so that stored graphs are prepared again.
     """
 
     name: str
@@ -26,8 +25,6 @@ class Dataset:
     edges: int
     features: int
     classes: int
-    package: str
     splits: int = 1
     multilabel: bool = False
-    directed: bool = False
     revision: int = 1

@@ -1,4 +1,4 @@
-"""Who learns from whom: masks from lists of ids, and the random splits of data sets that come without any."""
+"""Train, validation and test masks: from lists of ids, and random splits for data sets that have none."""
 
 from typing import Any
 
@@ -6,31 +6,30 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ...utils.errors import UserError
+
 SEED = 12345
 SPLITS = 20
 TRAIN_PER_CLASS, VAL_PER_CLASS = 20, 30
 
 
-def mask(ids: np.ndarray | Tensor, num_nodes: int, where: str) -> Tensor:
-    """bool[num_nodes], true at ``ids``; ``where`` is what an error says they came from."""
-    ids = ids.numpy() if isinstance(ids, Tensor) else ids
-    index = torch.from_numpy(np.array(ids, np.int64).reshape(-1))  # a copy: pandas' arrays cannot be written, torch warns
+def mask(ids: np.ndarray | Tensor, num_nodes: int, source: str) -> Tensor:
+    """bool[num_nodes], true at ``ids``. Errors name the ``source`` of the ids."""
+    index = torch.tensor(ids).long().flatten() if isinstance(ids, np.ndarray) else ids.long().flatten()
     if index.numel() > 0 and (int(index.min()) < 0 or int(index.max()) >= num_nodes):
-        raise ValueError(
-            f"{where} names nodes from {int(index.min())} to {int(index.max())}, the graph has {num_nodes}; "
-            "they are not of the same data set: download both again"
+        raise UserError(
+            f"{source} has node ids from {int(index.min())} to {int(index.max())}, the graph has {num_nodes} nodes; "
+            "download both again"
         )
-    out = torch.zeros(num_nodes, dtype=torch.bool)
-    out[index] = True
-    return out
+    return torch.zeros(num_nodes, dtype=torch.bool).index_fill_(0, index, True)
 
 
 def split_by_class(y: Tensor, split: int) -> dict[str, Any]:
-    """20 nodes of each class to train on, 30 to validate on, all others to test on: masks by their names.
+    """The masks of random split ``split``: 20 nodes per class for training, 30 for validation, the others for testing.
 
-    All 20 splits come from one stream of random numbers that starts at seed 12345: class after class, and for each class one
-    permutation of its nodes per split. Split s uses the s-th of them. These are the numbers that the published runs drew, so
-    split s here is split s there. A class of fewer than 50 nodes gives what it has, first to training.
+    All 20 splits come from one stream of random numbers with seed 12345. For each class in turn it gives one permutation of
+    the class's nodes per split. Published runs drew the same numbers, so the splits are theirs. A class of fewer than 50
+    nodes fills the training set first.
 
     Args:
         y: int64[N], all known. split: 0 .. 19.

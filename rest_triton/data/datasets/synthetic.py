@@ -1,9 +1,8 @@
-"""Graphs made up on the spot, in the shape of well-known ones or any other.
+"""Synthetic graphs: degree-corrected block models in the shape of well-known data sets or of any other size.
 
-A degree-corrected block model. Nodes live in blocks, blocks belong to classes. Degrees follow a power law; three of five
-edges stay in their block, one of five in its class, the others go anywhere. A node's features say something about its class,
-but too little: neighbours help. Some nodes are unlike their neighbours, and some labels are wrong, so that nobody is always
-right. The same name gives the same graph, on any number of threads.
+Nodes belong to blocks, blocks to classes. Degrees follow a power law. Of the edges, 60 % stay in their block, 20 % in their
+class. Features carry a weak signal of the class, so that neighbours help. Some nodes differ from their block and some labels
+are wrong, so that no model is always right. The same name gives the same graph on any number of threads.
 """
 
 import math
@@ -13,29 +12,29 @@ from typing import Any
 import numpy as np
 import torch
 
-from .. import csr
-from ..graph import Graph
 from ...kernels._hash import seed_key
 from ...kernels.cpu import synthetic as kernels
-from ...utils.machine import available_memory, readable
 from ...ops.memory import new_rows
-from ...utils.errors import did_you_mean
+from ...utils.errors import UserError, did_you_mean
+from ...utils.machine import available_memory, readable
+from .. import csr
+from ..graph import Graph
 
 PREFIX = "synthetic:"
-REVISION = 1  # raise it when the same name gives another graph: stored ones are then made again
+REVISION = 1  # raise it when the same name gives another graph, so that stored graphs are prepared again
 
 BLOCK_SIZE = 1000  # nodes
 LOCAL, SAME_CLASS = 0.6, 0.2  # shares of edges that stay in their block, in their class
 EXPONENT = 2.5  # of the power law of degrees
-MISFITS = 0.08  # nodes of another class than their block's
+MISFITS = 0.08  # share of nodes of another class than their block
 WRONG_LABELS = 0.08
 SIGNAL = 2.0  # length of a class's centre, in standard deviations of the noise
 
 
 @dataclass(frozen=True)
 class Shape:
-    """How large a made-up graph is. ``edges`` are directed ones, each there both ways; duplicates that are drawn are
-    removed, so up to a percent may be missing. ``train`` and ``val`` are shares of the nodes, the others are for testing."""
+    """The size of a synthetic graph. ``edges`` counts both directions; as drawn duplicates are removed, up to a percent may
+    be missing. ``train`` and ``val`` are shares of the nodes; the others are for testing."""
 
     nodes: int
     edges: int
@@ -50,11 +49,11 @@ class Shape:
 
     @property
     def bytes_needed(self) -> int:
-        """At the most while it is made: the edges as drawn and as sorted into a CSR, or the CSR and features."""
+        """The peak memory of :func:`generate`: the drawn edges and their CSR, or the CSR and the features."""
         return max(12 * self.edges, 4 * self.edges + 4 * self.nodes * self.features) + 64 * self.nodes
 
 
-#: As published, symmetric, with the published shares of training and validation nodes.
+#: Published sizes (symmetric) and shares of training and validation nodes.
 SHAPES = {
     "arxiv": Shape(169_343, 2_315_598, 128, 40, 0.537, 0.176),
     "products": Shape(2_449_029, 123_718_280, 100, 47, 0.0803, 0.0161),
@@ -64,8 +63,10 @@ SHAPES = {
 
 
 def parse(name: str) -> Shape:
-    """``synthetic:products``, ``synthetic:products@0.1``, ``synthetic:nodes=20000,edges=300000,classes=5``; any of the
-    fields of :class:`Shape` can follow a shape's name after a comma."""
+    """The shape of a name such as ``synthetic:products@0.1`` or ``synthetic:nodes=20000,edges=300000``.
+
+    Fields of :class:`Shape` can follow a shape's name after a comma.
+    """
     first, *rest = name.removeprefix(PREFIX).split(",")
     shape, factor = None, 1.0
     if "=" in first:
@@ -73,8 +74,8 @@ def parse(name: str) -> Shape:
     else:
         known, at, scale = first.partition("@")
         if known not in SHAPES:
-            raise ValueError(
-                f"{name!r} names no shape; {did_you_mean(known, SHAPES)} (or numbers: synthetic:nodes=20000,edges=300000)"
+            raise UserError(
+                f"{name!r} is not a known shape; {did_you_mean(known, SHAPES)} (or sizes: synthetic:nodes=2000,edges=9000)"
             )
         shape = SHAPES[known]
         try:
@@ -82,21 +83,21 @@ def parse(name: str) -> Shape:
         except ValueError:
             factor = math.nan
         if not 0 < factor < math.inf:
-            raise ValueError(f"{name!r} is scaled by {scale!r}; it must be a positive number, as in synthetic:{known}@0.1")
+            raise UserError(f"{name!r} is scaled by {scale!r}; it must be a positive number, as in synthetic:{known}@0.1")
     types = {key: float if key in ("train", "val") else int for key in Shape.__dataclass_fields__}
     given: dict[str, Any] = {}
     for item in rest:
         key, _, value = item.partition("=")
         if key not in types:
-            raise ValueError(f"{name!r} has {key!r}; {did_you_mean(key, types)}")
+            raise UserError(f"{name!r} has {key!r}; {did_you_mean(key, types)}")
         try:
             given[key] = types[key](value)
         except ValueError:
-            raise ValueError(f"{name!r} has {key}={value!r}; it must be a number") from None
+            raise UserError(f"{name!r} has {key}={value!r}; it must be a number") from None
     if shape is None:
         missing = [key for key in ("nodes", "edges") if key not in given]
         if missing:
-            raise ValueError(f"{name!r} lacks {' and '.join(missing)}, as in synthetic:nodes=20000,edges=300000")
+            raise UserError(f"{name!r} lacks {' and '.join(missing)}, as in synthetic:nodes=20000,edges=300000")
         shape = Shape(**given)
     else:
         shape = replace(shape.scaled(factor), **given)
@@ -107,33 +108,33 @@ def parse(name: str) -> Shape:
 def _check(name: str, shape: Shape) -> None:
     for key, least in (("nodes", 2), ("edges", 0), ("features", 1), ("classes", 1), ("seed", 0)):
         if getattr(shape, key) < least:
-            raise ValueError(f"{name!r} has {getattr(shape, key)} {key}; there must be at least {least}")
+            raise UserError(f"{name!r} has {getattr(shape, key)} {key}; there must be at least {least}")
     if shape.edges > shape.nodes * (shape.nodes - 1) // 4:
-        raise ValueError(
+        raise UserError(
             f"{name!r} has {shape.edges} edges among {shape.nodes} nodes; at most "
             f"{shape.nodes * (shape.nodes - 1) // 4}, a quarter of all ordered pairs, can be drawn"
         )
     if shape.edges // 2 >= 2**31 or shape.nodes >= 2**31:
-        raise ValueError(f"{name!r} has {shape.nodes} nodes and {shape.edges} edges; below 2^31 and 2^32 can be drawn")
+        raise UserError(f"{name!r} has {shape.nodes} nodes and {shape.edges} edges; below 2^31 and 2^32 can be drawn")
     if not (shape.train >= 0 and shape.val >= 0 and shape.train + shape.val <= 1):
-        raise ValueError(
+        raise UserError(
             f"{name!r} has shares train={shape.train}, val={shape.val}; they must lie in [0, 1] and add up to at most 1"
         )
 
 
 def generate(shape: Shape, name: str = "synthetic") -> Graph:
-    """Make the graph: linear in nodes and edges, on all of torch's threads."""
+    """Generate the graph in time linear in nodes and edges, on all of torch's threads."""
     need, have = shape.bytes_needed, available_memory()
     if need > have:
-        raise MemoryError(
-            f"{name} needs {readable(need)} while it is made, {readable(have)} are free; "
-            f"take a smaller one, {0.8 * have / need:.2g} times as large"
+        raise UserError(
+            f"{name} needs {readable(need)} of memory while it is generated, {readable(have)} are free; "
+            f"use a smaller shape, {0.8 * have / need:.2g} times as large"
         )
     n, rng = shape.nodes, np.random.default_rng(shape.seed)
     block_class = _classes_of_blocks(-(-n // BLOCK_SIZE), shape.classes, rng)
     class_blocks = np.searchsorted(block_class, np.arange(shape.classes + 1)).astype(np.int32)
-    latent = _replace_some(np.repeat(block_class, BLOCK_SIZE)[:n], MISFITS, shape.classes, rng)
-    label = _replace_some(latent, WRONG_LABELS, shape.classes, rng)
+    latent = _replace_share(np.repeat(block_class, BLOCK_SIZE)[:n], MISFITS, shape.classes, rng)
+    label = _replace_share(latent, WRONG_LABELS, shape.classes, rng)
     factor, offset = _scrambling(n, rng)
 
     weight = _weights(n, rng)
@@ -148,7 +149,7 @@ def generate(shape: Shape, name: str = "synthetic") -> Graph:
         return csr.from_edges(source, target, n, mirror=True)
 
     rowptr, col = draw(shape.edges // 2, 0)
-    for once in range(1, 9):  # edges drawn twice count once: a few more, until nearly all are there
+    for once in range(1, 9):  # duplicates are removed: draw more until nearly all edges exist
         missing = shape.edges - col.numel()
         if missing > shape.edges // 200:
             rowptr, col = csr.union((rowptr, col), draw(missing // 2, once))
@@ -168,14 +169,13 @@ def generate(shape: Shape, name: str = "synthetic") -> Graph:
 
 
 def _classes_of_blocks(blocks: int, classes: int, rng: np.random.Generator) -> np.ndarray:
-    """int32[blocks], ascending, so that a class is a range of blocks. Low classes are larger; each has one block at least
-    where there are enough of them."""
-    some = np.arange(min(classes, blocks))
-    others = classes * rng.random(blocks - len(some)) ** 1.5
-    return np.sort(np.concatenate([some, others.astype(np.int64)])).astype(np.int32)
+    """The class of each block, int32[blocks], ascending. Low classes are larger; each has a block if there are enough."""
+    first = np.arange(min(classes, blocks))
+    others = classes * rng.random(blocks - len(first)) ** 1.5
+    return np.sort(np.concatenate([first, others.astype(np.int64)])).astype(np.int32)
 
 
-def _replace_some(values: np.ndarray, share: float, classes: int, rng: np.random.Generator) -> np.ndarray:
+def _replace_share(values: np.ndarray, share: float, classes: int, rng: np.random.Generator) -> np.ndarray:
     return np.where(rng.random(len(values)) < share, rng.integers(0, classes, len(values), dtype=np.int32), values)
 
 
@@ -188,15 +188,14 @@ def _scrambling(n: int, rng: np.random.Generator) -> tuple[int, int]:
 
 
 def _weights(n: int, rng: np.random.Generator) -> np.ndarray:
-    """float64[n] by a power law, 1 in sum. Cut off where a graph of this size would rarely have a node."""
+    """Power-law weights, float64[n], that sum to 1. The tail is cut at twice the square root of n."""
     weight = (1.0 - rng.random(n)) ** (-1.0 / (EXPONENT - 1.0))
     np.minimum(weight, 2.0 * math.sqrt(n), out=weight)
     return weight / weight.sum()
 
 
 def _degrees(weight: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
-    """int64[n + 1]: the first of the stubs of each node, about ``count`` in all: how many edges it draws. It is drawn by
-    about as many others."""
+    """The prefix sum of how many edges each node draws, int64[n + 1]; about ``count`` in total."""
     share = weight * count
     degree = np.floor(share)
     degree += rng.random(len(weight)) < share - degree

@@ -1,19 +1,13 @@
 """The studies by name."""
 
 from ..study import Study
+from .accuracy import ACCURACY, LAYERS, REGIMES
 from .bound import BOUND
-from .cost import ACCUMULATION, EFFICIENCY
 from .course import CONVERGENCE, ERROR, PERSISTENCE
-from .refreshes import FREQUENCY, LEARNING_RATE, REFRESH_BATCH
-from .regimes import REGIMES
-from .scores import ACCURACY, LAYERS
+from .refresh import ACCUMULATION, EFFICIENCY, FREQUENCY, LEARNING_RATE, REFRESH_BATCH
 
-STUDIES: dict[str, Study] = {
-    study.name: study
-    for study in (
-        ACCURACY, CONVERGENCE, PERSISTENCE, ERROR, FREQUENCY, REFRESH_BATCH, LAYERS, LEARNING_RATE, ACCUMULATION, EFFICIENCY,
-        BOUND, REGIMES,
-    )
-}  # fmt: skip
-
-__all__ = ["STUDIES"]
+_ALL = (
+    ACCURACY, CONVERGENCE, PERSISTENCE, ERROR, FREQUENCY, REFRESH_BATCH, LAYERS, LEARNING_RATE, ACCUMULATION, EFFICIENCY,
+    BOUND, REGIMES,
+)  # fmt: skip
+STUDIES: dict[str, Study] = {study.name: study for study in _ALL}

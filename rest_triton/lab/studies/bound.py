@@ -1,145 +1,228 @@
-"""Theorem 1: errors of gradients against staleness, and what the theorem says of them."""
+r"""Theorem 1 of the REST paper in numbers: errors of gradients, and the theorem's right-hand side.
+
+.. math:: ‖∇L_θ(h̃^L_v) - ∇L_θ(h^L_v)‖ ≤ ε \sum_{l=1}^L (\prod_{k=l+1}^L α^k) β^l |N(v)| ‖L̃_v‖ ‖h̄^{l-1} - h^{l-1}‖
+
+This is what the steps of the proof in Appendix A give; the paper's statement has all factors within the product. The sum is
+over the layers that read a history.
+
+    measured    ‖h̄ - h‖ of each table; the gradients; ‖h̃ - h‖ of the results; the spectral norm of each layer's weights with
+                BatchNorm's scale (running statistics); |N(v)| and ‖L̃_v‖, the number and the 2-norm of v's edge weights
+    bounded     ReLU by 1; the normalised adjacency's spectral norm by 1 for undirected graphs, and by the root of its
+                largest row sum times its largest column sum for others; α and β of a layer by the product of these
+    estimated   ε, the Lipschitz constant of the gradient as a function of the results: the largest ‖g(stale) - g(fresh)‖ /
+                ‖h̃ - h‖ over the measured batches, the smallest ε that the theorem's assumption allows for them
+
+Norms are over all rows of a batch as one vector. The *paper's form* takes the farthest row of the batch's halo for
+‖h̄ - h‖: the inequality has to hold for every v. The *sharp form* has ‖Â (h̄ - h)‖, measured, for |N(v)| ‖L̃_v‖ ‖h̄ - h‖.
+The theorem is about staleness alone: :class:`rest_triton.training.staleness.GradientError` has the other error of gradients.
+"""
 
 import json
-from dataclasses import asdict
-from functools import partial
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache, partial
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
+import torch
+from torch import Tensor
+from torch.nn import Module
+
 from ...config import Config
-from ...training.checkpoint import epochs, read, read_tables, tables_path, write_whole
-from ..pictures import Panel, Series, draw
-from ..results import Outcome, Results
-from ..study import Base, Case, Study
-from ..words import listed, title
+from ...data.clusters import load_data
+from ...methods.loss import mean_loss
+from ...nn import APPNP, GCN, GCNII
+from ...ops import Adjacency
+from ...training.checkpoint import epochs, read, read_tables, tables_path
+from ...training.staleness import gradient_errors
+from ...training.trainer import Trainer
+from ...utils.errors import UserError
+from ...utils.files import write_whole
+from ...utils.machine import device_of
+from ..pictures import Panel, draw
+from ..study import Base, Cases, Results, Run, Spread, Study
 
 LEAVES = "gradients.json"
 MOST = 16  # batches that are measured: each takes a forward and backward over the whole graph
 
 
-def _cases(base: Base) -> list[Case]:
-    whole = base.config.epochs
-    kept: dict[str, Any] = dict(save_history=True)
-    cases = []
-    for length in [whole] if "epochs" in base.given else sorted({max(1, whole // 4), whole}):
-        kept |= dict(epochs=length, checkpoint_every=max(1, length // 2), eval_every=min(length, base.config.eval_every))
-        for method, settings in base.methods((1, 4), full=False).items():
-            cases.append(base.case({"epochs": length, "method": method}, **(settings | kept)))
-    return cases
+@dataclass(frozen=True)
+class Constants:
+    """Lipschitz constants of a model.
+
+    Args:
+        layers: of each layer that reads a table, in order, without its aggregate. tail: of what comes after the last.
+        adjacency: of an aggregate.
+    """
+
+    layers: list[float]
+    tail: float
+    adjacency: float
+
+    def total(self, terms: Sequence[float]) -> float:
+        """The sum over layers: each term times its own layer's constant, and those of all layers after it."""
+        total = 0.0
+        for own, term in zip(self.layers, terms, strict=True):
+            total = own * (self.adjacency * total + term)
+        return self.tail * total
+
+
+@torch.no_grad()
+def constants(model: Module, adj: Adjacency, *, directed: bool, exact_input: bool = False) -> Constants:
+    """Of a GCN, an APPNP or a GCNII without residual connections. exact_input: the first of its layers reads no table."""
+    tail, layers = 1.0, list[float]()
+    if isinstance(model, GCN) and not model.residual:
+        for layer, conv in list(enumerate(model.convs))[0 if model.linear else 1 :]:
+            last = layer == len(model.convs) - 1 and not model.linear
+            layers.append(_largest(conv.lin.weight.t(), () if last else model.bns, layer))  # type: ignore[union-attr,operator]
+        tail = _largest(model.lins[1].weight.t()) if model.linear else 1.0  # type: ignore[operator]
+    elif isinstance(model, APPNP):
+        layers = [1 - model.alpha] * model.num_layers
+    elif isinstance(model, GCNII) and not model.residual:
+        for layer, conv in enumerate(model.convs):
+            beta, weight = math.log(model.theta / (layer + 1) + 1), conv.weight1
+            mixed = (1 - beta) * torch.eye(len(weight), device=weight.device) + beta * weight  # type: ignore[arg-type,operator]
+            layers.append((1 - model.alpha) * _largest(mixed, model.bns, layer))
+        tail = _largest(model.lins[1].weight.t())  # type: ignore[operator]
+    else:
+        raise UserError(f"the constants of {type(model).__name__} are not known, or not with --residual; study gcn, appnp "
+                        "or gcnii without it")  # fmt: skip
+    return Constants(layers[1:] if exact_input else layers, tail, _adjacency_norm(adj, directed))
+
+
+def _largest(weight: Tensor, norms: Any = (), layer: int = 0) -> float:
+    """The spectral norm of ``x -> norm(x weight)``; weight [in, out]."""
+    if len(norms):
+        scale = torch.rsqrt(norms[layer].running_var + norms[layer].eps)
+        weight = weight * (scale if norms[layer].weight is None else scale * norms[layer].weight)
+    return float(torch.linalg.matrix_norm(weight.float(), 2))
+
+
+def _edges(adj: Adjacency) -> tuple[Tensor, Tensor, Tensor]:
+    """(row, column, weight) of every edge."""
+    row = torch.repeat_interleave(torch.arange(adj.num_nodes, device=adj.rowptr.device), adj.rowptr.diff())
+    col = adj.col.long()
+    weight = torch.ones(adj.num_edges, device=row.device)
+    for scale, at in ((adj.row_scale, row), (adj.col_scale, col)):
+        weight = weight if scale is None else weight * scale[at]
+    if adj.edge_weight is not None:
+        weight = weight * (adj.edge_weight if adj.edge_id is None else adj.edge_weight[adj.edge_id.long()])
+    return row, col, weight
+
+
+def _adjacency_norm(adj: Adjacency, directed: bool) -> float:
+    if not directed:
+        return 1.0
+    row, col, weight = _edges(adj)
+    sums = [weight.new_zeros(adj.num_nodes).index_add_(0, at, weight.abs()) for at in (row, col)]
+    return float(sums[0].max() * sums[1].max()) ** 0.5
+
+
+@torch.no_grad()
+def neighbourhoods(adj: Adjacency) -> Tensor:
+    """float32[N]: ``|N(v)| ‖L̃_v‖``."""
+    row, _, weight = _edges(adj)
+    return adj.rowptr.diff() * weight.new_zeros(adj.num_nodes).index_add_(0, row, weight.square()).sqrt()
+
+
+def sums(known: Constants, aggregate: Sequence[float], farthest: Sequence[float], near: Tensor) -> tuple[float, float]:
+    """(the sharp form's sum, the paper's form's sum), both without ε: bounds of ``‖h̃ - h‖`` of a batch.
+
+    Args:
+        aggregate, farthest: see :class:`rest_triton.training.staleness.GradientError`.
+        near: :func:`neighbourhoods` of the rows of the batch.
+    """
+    many = float(near.norm())
+    return known.total(aggregate), known.total([many * far for far in farthest])
 
 
 def measure(config: Config, folder: Path) -> None:
-    """Gradients of the run's last weights and tables, into gradients.json. The tables are removed then: they are large."""
-    from ...data.clusters import load_data
-    from ...training.metrics import loss_for
-    from ...training.staleness import gradient_errors
-    from ...training.trainer import Trainer
-    from ...utils.machine import device_of
-    from ..theorem import constants, neighbourhoods, sums
-
-    if (folder / LEAVES).exists():
-        return
+    """Gradients of the run's last weights and tables, into gradients.json. The tables are large: they are removed then."""
     config = config.changed(device=device_of(config.device))
     loaded = load_data(config)
     trainer = Trainer(config, loaded, folder=folder / "history")
+    batches: list[dict[str, Any]] = []
     try:
         checkpoint = epochs(folder / "checkpoints")[-1]
         trainer.load(read(checkpoint, config, loaded.fingerprint)[0]["trainer"])
-        if trainer.store.tables and not read_tables(checkpoint, trainer.store, trainer.step):
-            raise ValueError(f"{checkpoint} is without its tables; remove {folder}, and the run begins anew")
-        adj = trainer.engine.scene.adj
-        known = constants(
-            trainer.model, adj, directed=bool(loaded.graph.directed), exact_input=trainer.engine.scene.exact_input
-        )
-        near, found = neighbourhoods(adj), []
-        loss = partial(loss_for, loaded.graph, device=trainer.device)
+        if trainer.history.tables and not read_tables(checkpoint, trainer.history, trainer.step):
+            raise UserError(f"{checkpoint} is without its tables; remove {folder}, and the run begins anew")
+        exact_input = config.input == "exact"
+        known = constants(trainer.model, loaded.adj, directed=bool(loaded.graph.directed), exact_input=exact_input)
+        near, loss = neighbourhoods(loaded.adj), partial(mean_loss, loaded.graph, device=trainer.device)
         for batch, error in gradient_errors(trainer.engine, trainer.method.cover()[:MOST], loss, trainer.step):
-            sharp, papers = sums(known, error.aggregate, error.farthest, near, batch)
-            found.append(asdict(error) | {"sharp": sharp, "paper": papers, "nodes": len(batch)})
-        epsilon = max((one["stale"] / one["output"] for one in found if one["output"] > 0), default=0.0)
+            sharp, papers = sums(known, error.aggregate, error.farthest, near[batch.rows])
+            batches.append(asdict(error) | {"sharp": sharp, "paper": papers, "nodes": len(batch)})
     finally:
         trainer.close()
-    left = {"epsilon": epsilon, "constants": asdict(known), "batches": found}
-    write_whole(folder / LEAVES, json.dumps(left, indent=1).encode())
+    found = {"columns": _means(batches), "constants": asdict(known), "batches": batches}
+    write_whole(folder / LEAVES, json.dumps(found, indent=1).encode())
     for path in epochs(folder / "checkpoints"):
         tables_path(path).unlink(missing_ok=True)
 
 
-def gradients(outcome: Outcome) -> dict[str, Any]:
-    return json.loads((outcome.run.folder / LEAVES).read_text())
+def _means(batches: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """The study's columns, as means over batches."""
+    if not batches:
+        return {}
+    means = {
+        name: mean(one[name] for one in batches) for name in ("norm", "error", "stale", "cut", "output", "sharp", "paper")
+    }
+    epsilon = max((one["stale"] / one["output"] for one in batches if one["output"] > 0), default=0.0)
+    return {
+        **{f"gradient_{name}": means[name] for name in ("norm", "error", "stale", "cut", "output")},
+        **{f"relative_{name}": means[name] / (means["norm"] or math.inf) for name in ("error", "stale", "cut")},
+        **{f"halo_{table}": mean(one["mean"][table] for one in batches) for table in range(len(batches[0]["mean"]))},
+        **{f"bound_{name}": epsilon * means[name] for name in ("sharp", "paper")},
+        "epsilon": epsilon,
+    }
 
 
-def _complete(results: Results) -> None:
-    """Means over batches, as columns."""
-    for outcome in results.outcomes:
-        if outcome.diverged:
-            continue
-        left = gradients(outcome)
-        batches, row = left["batches"], outcome.row
-        count = max(1, len(batches))
-        for name in ("norm", "error", "stale", "cut", "output"):
-            row[f"gradient_{name}"] = sum(one[name] for one in batches) / count
-        row["epsilon"] = left["epsilon"]
-        for name in ("error", "stale", "cut"):
-            row[f"relative_{name}"] = row[f"gradient_{name}"] / row["gradient_norm"] if row["gradient_norm"] else 0.0
-        for name in ("sharp", "paper"):
-            row[f"bound_{name}"] = left["epsilon"] * sum(one[name] for one in batches) / count
-        for table in range(len(batches[0]["mean"]) if batches else 0):
-            row[f"halo_{table}"] = sum(one["mean"][table] for one in batches) / count
+@cache
+def gradients(folder: Path) -> dict[str, Any]:
+    """What :func:`measure` left in the folder of a run."""
+    return json.loads((folder / LEAVES).read_text())
 
 
-def _draw(results: Results) -> dict[str, bytes]:
-    known = [(o, gradients(o)) for o in results.outcomes if not o.diverged]
-    tables = max((len(left["batches"][0]["mean"]) for _, left in known if left["batches"]), default=0)
-    staleness, bounds = [dict[str, Series]() for _ in range(min(tables, 2))], dict[str, Series]()
-    for outcome, left in known:
-        name = title([outcome])
-        for table, lines in enumerate(staleness):
-            line = lines.setdefault(name, Series([], []))
-            for one in left["batches"]:
-                line.x.append(one["mean"][table])  # type: ignore[attr-defined]
-                line.y.append(one["stale"])  # type: ignore[attr-defined]
-        line = bounds.setdefault(name, Series([], []))
-        for one in left["batches"]:
-            line.x.append(left["epsilon"] * one["sharp"])  # type: ignore[attr-defined]
-            line.y.append(one["stale"])  # type: ignore[attr-defined]
-    panels = [
-        Panel(f"mean staleness of the halo, table {table}", lines, scattered=True) for table, lines in enumerate(staleness)
-    ]
-    panels.append(Panel("right-hand side (sharp form)", bounds, scattered=True, log=(True, True), diagonal=True))
-    return {"bound.png": draw(panels, "gradient error by stale rows", shared=False)}
+def _column(name: str) -> Callable[[Run], float | None]:
+    return lambda run: gradients(run.folder)["columns"].get(name)
 
 
-def _tell(results: Results) -> list[str]:
-    told, above = [], []
-    for group in results.groups.values():
-        names = ("relative_error", "relative_stale", "relative_cut", "bound_sharp", "bound_paper", "gradient_stale")
-        error, stale, cut, sharp, papers, absolute = (results.spread(group, name) for name in names)
-        if None in (error, stale, cut) or error is None or stale is None or cut is None:
-            continue
-        told.append(
-            f"{title(group)} after {group[0].case.labels['epochs']} epochs: {100 * error.mean:.0f} % of the exact "
-            f"gradient's norm, {100 * stale.mean:.0f} % by stale rows and {100 * cut.mean:.0f} % because none flows through "
-            "the halo."
-        )
-        if sharp is not None and papers is not None and absolute is not None and absolute.mean > 0:
-            above += [(sharp.mean / absolute.mean, papers.mean / absolute.mean)]
-    if not told:
-        return []
-    lines = ["Errors are means over batches, of their gradients in eval mode.", *told]
-    if above:
-        low, high = ([f"{pick(values):.3g}" for pick in (min, max)] for values in zip(*above, strict=True))
-        lines.append(
-            f"The theorem's right-hand side was {listed(low)} times (smallest and largest mean) the error by stale rows in "
-            f"its sharp form, {listed(high)} times in the paper's; ε was estimated from the same gradients."
-        )
-    return lines
+GRADIENTS = {
+    name: _column(name)
+    for name in ("relative_error", "relative_stale", "relative_cut", "halo_0", "halo_1", "halo_2", "gradient_norm",
+                 "gradient_error", "gradient_stale", "gradient_cut", "gradient_output", "bound_sharp", "bound_paper",
+                 "epsilon")
+}  # fmt: skip
+
+
+def _cases(base: Base) -> Cases:
+    whole, cases = base.config.epochs, Cases()
+    for length in [whole] if "epochs" in base.given else sorted({max(1, whole // 4), whole}):
+        kept = dict(save_history=True, checkpoint_every=max(1, length // 2), eval_every=min(length, base.config.eval_every))
+        for method, settings in base.methods((1, 4), full=False).items():
+            cases[length, method] = settings | dict(epochs=length) | kept
+    return cases
+
+
+def _picture(results: Results) -> bytes:
+    """A point for each batch."""
+    panels: dict[str, Panel] = {}
+    for run in (run for run in results.runs if run.row):
+        found = gradients(run.folder)
+        for batch in found["batches"]:
+            places = {f"mean staleness of the halo, table {table}": value for table, value in enumerate(batch["mean"][:2])}
+            for x, value in (
+                places | {"right-hand side (sharp form)": found["columns"]["epsilon"] * batch["sharp"]}
+            ).items():
+                panel = panels.setdefault(x, Panel(x, "gradient error by stale rows", {}, joined=False))
+                panel.lines.setdefault(run.method, []).append((value, Spread(batch["stale"])))
+    return draw(list(panels.values()))
 
 
 BOUND = Study(
-    "bound", "Theorem 1", "the error of gradients against the staleness of each table, and the theorem's right-hand side",
-    _cases,
-    ("relative_error", "relative_stale", "relative_cut", "halo_0", "halo_1", "halo_2", "gradient_output", "gradient_stale",
-     "bound_sharp", "bound_paper"),
-    _draw, _tell, epochs=(40, 12), seeds=(2, 1), after=measure, leaves=LEAVES, complete=_complete,
+    "bound", "errors of gradients against staleness, and the theorem's right-hand side (Theorem 1)", ("epochs", "method"),
+    _cases, GRADIENTS, _picture, epochs=(40, 12), seeds=(2, 1), after=measure, leaves=LEAVES,
 )  # fmt: skip

@@ -1,6 +1,7 @@
 """Small graphs in the files that ogb downloads: raw CSVs or zipped arrays, splits, release markers, processed folders."""
 
 import pickle
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -58,6 +59,16 @@ def write_csv_graph(folder: Path, split: str) -> None:
     write_split(folder / "split" / split)
     (folder / "processed").mkdir()
     (folder / "RELEASE_v1.txt").write_text("")
+
+
+def process(folder: Path) -> None:
+    """Let ogb itself write its processed file, and empty the raw ones, from which it was made."""
+    sys.modules.setdefault("outdated", None)  # type: ignore[arg-type]  # else ogb contacts the network at its import
+    from ogb.nodeproppred import NodePropPredDataset
+
+    NodePropPredDataset(folder.name.replace("_", "-"), str(folder.parent))
+    for path in (folder / "raw").iterdir():
+        path.write_bytes(b"")
 
 
 def write_binary_graph(folder: Path, *, compressed: bool = True, fortran: bool = False, edges: np.ndarray = EDGES) -> None:

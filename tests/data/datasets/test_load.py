@@ -1,4 +1,4 @@
-"""Names to graphs, by way of what is stored below the root."""
+"""Loading by name: built once, stored below the root, mapped later."""
 
 import shutil
 from collections.abc import Callable
@@ -13,6 +13,7 @@ from rest_triton.data import datasets
 from rest_triton.data.datasets import DATASETS, Dataset, load, synthetic
 from rest_triton.data.graph import Graph
 from rest_triton.data.prepared import Workspace
+from rest_triton.utils.errors import UserError
 
 from ..test_convert import fields, same
 from ..test_graph import full_graph
@@ -22,14 +23,14 @@ SMALL = "synthetic:nodes=200,edges=1000"
 
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """A data set ``mine`` with three splits; how often it was built, with which split."""
+    """A data set ``mine`` with three splits. The list has the split of every build."""
     built: list[int] = []
 
     def build(root: Path, split: int, workspace: Workspace) -> Graph:
         built.append(split)
         return full_graph(name="mine")
 
-    monkeypatch.setitem(DATASETS, "mine", Dataset("mine", build, 40, 120, 5, 4, "none", splits=3))
+    monkeypatch.setitem(DATASETS, "mine", Dataset("mine", build, 40, 120, 5, 4, splits=3))
     return built
 
 
@@ -64,11 +65,11 @@ def test_built_again_for_a_new_revision(
     monkeypatch.setitem(DATASETS, "mine", replace(DATASETS["mine"], revision=2))
     load("mine", tmp_path)
     assert counted == [0, 0]
-    assert "'revision': 1}, asked for is" in capsys.readouterr().err
+    assert "'revision': 1}; needed is" in capsys.readouterr().err
 
 
 def test_carried_over(counted: list[int], tmp_path: Path) -> None:
-    """A machine without the data, the package and a network."""
+    """A copy of the prepared folder is enough."""
     load("mine", tmp_path / "here")
     shutil.copytree(tmp_path / "here" / "prepared", tmp_path / "there" / "prepared")
     assert same(load("mine", tmp_path / "there"), full_graph())
@@ -90,9 +91,7 @@ def test_npz(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     np.savez(moved, **fields(y=torch.zeros(40, dtype=torch.int64)))  # another file of the same name
     y = load(str(moved), tmp_path / "root").y
     assert y is not None and int(y.sum()) == 0
-    with pytest.raises(
-        FileNotFoundError, match=r"none\.npz does not exist; give the path of an \.npz, or the name of a data set"
-    ):
+    with pytest.raises(UserError, match=r"none\.npz does not exist; give the path of an \.npz, or the name of a data set"):
         load(str(tmp_path / "none.npz"), tmp_path / "root")
 
 
@@ -106,21 +105,21 @@ def test_synthetic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_bad_names(tmp_path: Path, counted: list[int]) -> None:
     with pytest.raises(
-        ValueError, match=r"'product' is not a data set: did you mean 'products'\? known are: arxiv, products, papers100m"
+        UserError, match=r"'product' is not a data set: did you mean 'products'\? known are: arxiv, products, papers100m"
     ):
         load("product", tmp_path)
-    with pytest.raises(ValueError, match="'ogbn-arxiv' is not a data set: did you mean 'arxiv'"):
+    with pytest.raises(UserError, match="'ogbn-arxiv' is not a data set: did you mean 'arxiv'"):
         load("ogbn-arxiv", tmp_path)
-    with pytest.raises(ValueError, match="split is 3; mine has 3 of them, 0 to 2"):
+    with pytest.raises(UserError, match="split is 3; mine has 3 of them, 0 to 2"):
         load("mine", tmp_path, split=3)
-    with pytest.raises(ValueError, match="split is 1; arxiv has 1 of them"):
+    with pytest.raises(UserError, match="split is 1; arxiv has 1 of them"):
         load("arxiv", tmp_path, split=1)
-    with pytest.raises(ValueError, match="split is -1"):
+    with pytest.raises(UserError, match="split is -1"):
         load(SMALL, tmp_path, split=-1)
-    assert list(tmp_path.iterdir()) == []  # nothing left behind
+    assert list(tmp_path.iterdir()) == []
 
 
-def test_what_there_is() -> None:
+def test_the_names() -> None:
     expected = "arxiv products papers100m mag240m reddit flickr yelp ppi cora citeseer pubmed wikics"
     more = "amazon-computers amazon-photo coauthor-cs coauthor-physics"
     assert list(DATASETS) == [*expected.split(), *more.split()]

@@ -1,4 +1,4 @@
-"""Made-up graphs: the shape asked for, the same from the same name, and a task on which neighbours help."""
+"""Synthetic graphs: the shape asked for, reproducible, and a task on which neighbours help."""
 
 import itertools
 import os
@@ -15,6 +15,7 @@ from rest_triton.data.datasets import synthetic
 from rest_triton.data.datasets.synthetic import SHAPES, Shape, generate, parse
 from rest_triton.data.graph import Graph
 from rest_triton.ops import history_spmm
+from rest_triton.utils.errors import UserError
 
 
 def test_names() -> None:
@@ -27,8 +28,8 @@ def test_names() -> None:
 
 
 BAD = {
-    "synthetic:product": r"'synthetic:product' names no shape; did you mean 'products'\? known are: arxiv, products",
-    "synthetic:": "names no shape; known are",
+    "synthetic:product": r"'synthetic:product' is not a known shape; did you mean 'products'\? known are: arxiv, products",
+    "synthetic:": "is not a known shape; known are",
     "synthetic:products@x": "is scaled by 'x'; it must be a positive number, as in synthetic:products@0.1",
     "synthetic:products@-1": "is scaled by '-1'",
     "synthetic:products@inf": "is scaled by 'inf'",
@@ -46,13 +47,13 @@ BAD = {
 
 @pytest.mark.parametrize("name", BAD)
 def test_bad_names(name: str) -> None:
-    with pytest.raises(ValueError, match=BAD[name]):
+    with pytest.raises(UserError, match=BAD[name]):
         parse(name)
 
 
 def test_too_large_for_memory() -> None:
     with pytest.raises(
-        MemoryError, match=r"huge needs \d+\.\d GiB while it is made, .* are free; take a smaller one, 0\.\d+ times"
+        UserError, match=r"huge needs .* GiB of memory while it is generated, .* free; use a smaller shape, 0\.\d+ times"
     ):
         generate(Shape(100_000_000, 2_000_000_000, 10_000), "huge")
 
@@ -99,7 +100,7 @@ def test_degrees_follow_a_power_law() -> None:
 
 
 def accuracy(graph: Graph, h: Tensor) -> float:
-    """Test accuracy of a two-layer network on h."""
+    """The test accuracy of a two-layer network on h."""
     torch.manual_seed(0)
     net = torch.nn.Sequential(
         torch.nn.Linear(h.shape[1], 128), torch.nn.ReLU(), torch.nn.Linear(128, graph.num_classes or 0)
@@ -115,22 +116,22 @@ def accuracy(graph: Graph, h: Tensor) -> float:
 
 
 def test_neighbours_help() -> None:
-    graph = generate(parse("synthetic:arxiv@0.15"))
+    graph = generate(parse("synthetic:arxiv@0.1"))
     assert isinstance(graph.x, Tensor) and graph.y is not None
-    adj, everyone = graph.adjacency("gcn"), torch.arange(graph.num_nodes)
-    h, outside = graph.x, ~everyone.int()
+    adj, nodes = graph.adjacency("gcn"), torch.arange(graph.num_nodes)
+    h, outside = graph.x, ~nodes.int()
     for _ in range(2):
-        h = history_spmm(adj, everyone, outside, None, h)
+        h = history_spmm(adj, nodes, outside, None, h)
     mlp, gnn = accuracy(graph, graph.x), accuracy(graph, h)
     commonest = torch.bincount(graph.y).max().item() / graph.num_nodes
     assert commonest < 0.12
     assert 0.2 < mlp < 0.5 and 0.65 < gnn < 0.9 and gnn > mlp + 0.3, (mlp, gnn)
-    target = torch.repeat_interleave(everyone, graph.degree)
+    target = torch.repeat_interleave(nodes, graph.degree)
     assert 0.4 < (graph.y[target] == graph.y[graph.col.long()]).float().mean() < 0.7  # homophily
 
 
 def test_the_same_name_is_the_same_graph_for_good() -> None:
-    """Stored graphs, partitions and results are filed under it: a change raises REVISION."""
+    """Stored graphs, partitions and results are filed under the name. A change must raise REVISION."""
     assert synthetic.REVISION == 1
     graph = generate(Shape(3000, 200_000, 4, 5))  # with hubs
     assert isinstance(graph.x, Tensor) and graph.y is not None
@@ -139,7 +140,7 @@ def test_the_same_name_is_the_same_graph_for_good() -> None:
 
 
 def test_scrambled() -> None:
-    """Nodes next to each other by id are not in one block: a partitioner has something to do."""
+    """Nodes with close ids are not in one block, so that a partitioner has work to do."""
     graph = generate(Shape(20_000, 200_000, 1))
     target = torch.repeat_interleave(torch.arange(20_000), graph.degree)
     assert ((target - graph.col.long()).abs() < 500).float().mean() < 0.2
@@ -147,18 +148,18 @@ def test_scrambled() -> None:
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads the high-water mark of memory from /proc")
 def test_memory_while_it_is_made() -> None:
-    """What is compared with the free memory is what it takes."""
+    """``bytes_needed``, which is compared with the free memory, is the measured peak."""
     code = """
 import torch
 from rest_triton.data.datasets.synthetic import Shape, generate
 generate(Shape(1000, 4000))
 status = lambda name: int(next(l for l in open("/proc/self/status") if l.startswith(name)).split()[1]) * 1024
 for shape in (Shape(400_000, 16_000_000, 5), Shape(400_000, 2_000_000, 150)):
-    open("/proc/self/clear_refs", "w").write("5")  # the high-water mark starts anew
+    open("/proc/self/clear_refs", "w").write("5")  # reset the high-water mark
     before = status("VmRSS")
     generate(shape)
     print((status("VmHWM") - before) / shape.bytes_needed)
 """
-    environment = os.environ | {"MALLOC_MMAP_THRESHOLD_": "65536"}  # what is freed goes back at once
+    environment = os.environ | {"MALLOC_MMAP_THRESHOLD_": "65536"}  # freed memory is returned at once
     run = subprocess.run([sys.executable, "-c", code], env=environment, check=True, capture_output=True, text=True)
     assert all(0.8 < float(share) < 1.05 for share in run.stdout.split()), run.stdout

@@ -1,0 +1,1 @@
+"""Graphs: reading, storing, converting and dividing them."""
