@@ -339,7 +339,8 @@ def _backward(ctx: Any, grad: Tensor) -> tuple:
         )  # fmt: skip
         gradients["x"] = _spmm(*(swapped[name] for name in _AT))
     if needs["residual"]:
-        gradients["residual"] = (t["alpha"] * grad).to(ctx.residual_dtype)
+        wider = torch.promote_types(grad.dtype, ctx.residual_dtype)  # what is to be rounded is rounded once
+        gradients["residual"] = (t["alpha"] * grad.to(wider)).to(ctx.residual_dtype)
     return tuple(gradients.get(name) for name in _AT)
 
 

@@ -122,7 +122,11 @@ def test_schemas_say_what_is_written() -> None:
 COMPILERS = [
     "aot_eager",
     pytest.param(
-        "inductor", marks=pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler on a CPU")
+        "inductor",
+        marks=[
+            pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler on a CPU"),
+            pytest.mark.thorough,
+        ],
     ),
 ]
 

@@ -7,15 +7,15 @@ from contextlib import contextmanager
 from types import FunctionType, ModuleType
 from typing import Any
 
-STATEMENTS = ("_wait", "_keep", "_wait_for", "_remember")
-CALLS, DEPENDENCIES = ("submit", "later"), ("reads", "writes", "takes")
+STATEMENTS = ("_wait", "_record_stream", "_wait_for", "_remember")
+CALLS, DEPENDENCIES = ("submit", "submit_io"), ("reads", "writes", "inputs")
 
 
 def mutants(module: ModuleType, inside: Sequence[str] = ()) -> Iterator[tuple[str, ModuleType]]:
     """Copies of a module, each without one of its
 
         self._wait(...), self._record_stream(...), self._wait_for(...), self._remember(...)    as statements
-        things in reads=, writes=, inputs= of a call of submit or later                as elements, or whole if not a list
+        things in reads=, writes=, inputs= of a call of submit or submit_io            as elements, or whole if not a list
 
     and what was left out, with its line. The module itself is not touched. ``inside``: only in these classes and functions
     at the top of the module.
@@ -32,7 +32,7 @@ def mutants(module: ModuleType, inside: Sequence[str] = ()) -> Iterator[tuple[st
 
 @contextmanager
 def installed(module: ModuleType, mutant: ModuleType) -> Iterator[None]:
-    """In the block, the functions and methods of a module do what those of its mutant do, for whoever has imported them."""
+    """In the block, the functions and methods of a module do what those of its mutant do, wherever they were imported."""
     swapped: list[tuple[FunctionType, Any]] = []
     theirs = dict(_functions(mutant))
     for name, function in _functions(module):
