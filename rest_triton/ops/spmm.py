@@ -197,10 +197,10 @@ def _check_arguments(
         if adj.reverse.edge_id is None and (edge_dropout > 0 or adj.edge_weight is not None):
             raise ValueError("edge_dropout and edge_weight need to know the mirror of each edge; use adj.with_reverse()")
     if backend.debugging():
-        _check_values(adj, rows, position, x, history)
+        check_values(adj, rows, position, x, history)
 
 
-def _check_values(adj: Adjacency, rows: Tensor, position: Tensor, x: Tensor | None, history: Tensor | None) -> None:
+def check_values(adj: Adjacency, rows: Tensor, position: Tensor, x: Tensor | None, history: Tensor | None) -> None:
     check.in_range("rows", rows, 0, adj.num_nodes, "the node ids")
     check.unique("rows", rows)
     degree = adj.rowptr[rows + 1] - adj.rowptr[rows]
