@@ -1,8 +1,8 @@
 """history_attention on a CPU.
 
-    out[i, h] = sum_k keep(e, h) * exp(score(k, h) - lse[i, h]) * src(c)[h]
-    with score(k, h) = leaky_relu(row_score[i, h] + src_score(c)[h]), lse[i, h] = log sum_k exp(score(k, h)),
-    c = col[k], e = edge_id[k] (or k), src and src_score from x and x_score or from history and history_score.
+    out[i, h] = sum_k keep(e, h) * exp(score(k, h) - largest[i, h]) * factor[i, h] * src(c)[h]
+    with score(k, h) = leaky_relu(row_score[i, h] + src_score(c)[h]), c = col[k], e = edge_id[k] (or k), src and src_score from x and x_score or from history and history_score.
+    norm[i] = largest | factor: the largest score of each head, and 1 / sum_k exp(score(k, h) - largest).
 
 Bytes: nnz * (width * itemsize + heads * itemsize + index + 4 position) read, R * width * itemsize written.
 
@@ -33,7 +33,7 @@ from .rowtypes import FLOAT32, add_four_rows, add_row, code, load_row, row_bytes
 ) = range(e.FIRST_OWN, e.FIRST_OWN + 8)  # fmt: skip
 FIRST_OWN = e.FIRST_OWN + 8
 (
-    ROW_SCORE, ROW_SCORE_STRIDE, ROW_SCORE_DTYPE, OUT, OUT_STRIDE, OUT_DTYPE, LSE,
+    ROW_SCORE, ROW_SCORE_STRIDE, ROW_SCORE_DTYPE, OUT, OUT_STRIDE, OUT_DTYPE, NORM,
 ) = range(FIRST_OWN, FIRST_OWN + 7)  # fmt: skip
 
 WINDOW = HUB_SEGMENT
@@ -242,11 +242,13 @@ def _take(block, words, lists, state, i, n, n_end, listed, first, last):
     if last:
         kept = np.float32(double_of_word(words[e.KEEP_SCALE]))
         for h in range(heads):
-            factor = kept / sums[h] if sums[h] != 0 else np.float32(0)
+            factor = np.float32(1) / sums[h] if sums[h] != 0 else np.float32(0)
+            norm = block[NORM] + 4 * (2 * i * heads + h)
+            store_f32(norm, largest[h] if sums[h] != 0 else np.float32(0))
+            store_f32(norm + 4 * heads, factor)
+            factor *= kept
             for d in range(h * channels, (h + 1) * channels):
                 total[d] *= factor
-            lse = largest[h] + np.log(sums[h]) if sums[h] != 0 else np.float32(0)
-            store_f32(block[LSE] + 4 * (i * heads + h), lse)
         store_row(block[OUT] + i * block[OUT_STRIDE], block[OUT_DTYPE], state, width)
 
 
@@ -287,7 +289,7 @@ def attention_words(
 
 def attention(
     out: torch.Tensor,
-    lse: torch.Tensor,
+    norm: torch.Tensor,
     rowptr: torch.Tensor,
     col: torch.Tensor,
     edge_id: torch.Tensor | None,
@@ -306,14 +308,14 @@ def attention(
     hub_first: torch.Tensor | None = None,
     hub_segments: int = 0,
 ) -> None:
-    """Launch. ``lse`` is contiguous float32 [R, heads]."""
+    """Launch. ``norm`` is contiguous float32 [R, 2 heads]."""
     if out.numel() == 0:
-        lse.zero_()
+        norm.zero_()
         return
     attention_task.launch(
         *attention_words(
-            rowptr, col, edge_id, rows, position, x, x_score, history, history_score, lse.shape[1], out.shape[1],
+            rowptr, col, edge_id, rows, position, x, x_score, history, history_score, norm.shape[1] // 2, out.shape[1],
             negative_slope, dropout, seed,
         ),
-        row_score, row_bytes(row_score), code(row_score), out, row_bytes(out), code(out), lse,
+        row_score, row_bytes(row_score), code(row_score), out, row_bytes(out), code(out), norm,
     )  # fmt: skip

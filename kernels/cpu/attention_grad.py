@@ -1,11 +1,11 @@
 """The gradients of history_attention, on a CPU.
 
-    alpha(k, h) = exp(score(k, h) - lse[i, h])              s(k, h) = LeakyReLU's slope at score(k, h)
+    alpha(k, h) = exp(score(k, h) - largest[i, h]) * factor[i, h]          s(k, h) = LeakyReLU's slope at score(k, h)
     da(k, h) = keep(e, h) * <grad[i, h], src(c)[h]>
     attention_row_grad:     sums[i] = sum_k alpha da | sum_k s alpha da | sum_k s alpha            [3 heads]
     attention_source_grad:  grad_x[j, h] = sum_k keep(e, h) * alpha * grad[i, h]
                             grad_score[j, h] = sum_k s alpha (da - delta[i, h])
-    for the edges k of the reverse graph from j = rows[j] to rows i in the batch, with terms[i] = row_score | lse | delta
+    for the edges k of the reverse graph from j = rows[j] to rows i in the batch, with terms[i] = row_score | norm | delta
 
 Bytes: each pass reads per edge a row, the scores or terms, index and position.
 """
@@ -23,7 +23,7 @@ from .pool import Task
 from .rowtypes import FLOAT32, code, dot_row, load_row, row_bytes, store_row
 
 (
-    ROW_SCORE, ROW_SCORE_STRIDE, ROW_SCORE_DTYPE, GRAD, GRAD_STRIDE, GRAD_DTYPE, LSE, SUMS,
+    ROW_SCORE, ROW_SCORE_STRIDE, ROW_SCORE_DTYPE, GRAD, GRAD_STRIDE, GRAD_DTYPE, NORM, SUMS,
 ) = range(FIRST_OWN, FIRST_OWN + 8)  # fmt: skip
 (
     X, X_STRIDE, X_DTYPE, X_SCORE, X_SCORE_STRIDE, X_SCORE_DTYPE, GRAD_X, GRAD_X_STRIDE, GRAD_X_DTYPE,
@@ -56,7 +56,7 @@ def _take_row(block, words, lists, state, i, n, n_end, listed, first, last):
     kept = np.float32(double_of_word(words[e.KEEP_SCALE]))
     count = n_end - n
     own_at, score_at, sums_at = state + 4 * width, state + 4 * (width + heads), state + 4 * (width + 2 * heads)
-    own, score, sums, lse = f32_at(own_at), f32_at(score_at), f32_at(sums_at), f32_at(block[LSE] + 4 * i * heads)
+    own, score, sums, norm = f32_at(own_at), f32_at(score_at), f32_at(sums_at), f32_at(block[NORM] + 8 * i * heads)
     alpha_at = lists[5] + 4 * n * heads
     alpha, slopes = f32_at(alpha_at), f32_at(lists[6] + 4 * n * heads)
     if first:
@@ -70,14 +70,14 @@ def _take_row(block, words, lists, state, i, n, n_end, listed, first, last):
             value = own[h] + score[h]
             factor = np.float32(1) if value > 0 else slope
             slopes[m * heads + h] = factor
-            alpha[m * heads + h] = factor * value - lse[h]
+            alpha[m * heads + h] = factor * value - norm[h]
     exp_all(alpha_at, count * heads)
     for m in range(count):
         _ask_after(words, lists, n + m, listed)
         address, dtype, name = load_i64(lists[0] + 8 * (n + m)), load_i32(lists[3] + 4 * (n + m)), load_i64(lists[2] + 8 * (n + m))
         for h in range(heads):
             _, dot = _kept_dot(words, kept, state, address, dtype, name, heads, h)
-            a, s = alpha[m * heads + h], slopes[m * heads + h]
+            a, s = alpha[m * heads + h] * norm[heads + h], slopes[m * heads + h]
             sums[h] += a * dot
             sums[heads + h] += s * a * dot
             sums[2 * heads + h] += s * a
@@ -125,8 +125,8 @@ def _take_source(block, words, lists, state, i, n, n_end, listed, first, last):
         terms = f32_at(load_i64(lists[1] + 8 * (n + m)))
         for h in range(heads):
             factor, dot = _kept_dot(words, kept, state, address, dtype, name, heads, h)
-            a = alpha[m * heads + h]
-            sums[h] += slopes[m * heads + h] * a * (dot - terms[2 * heads + h])
+            a = alpha[m * heads + h] * terms[2 * heads + h]
+            sums[h] += slopes[m * heads + h] * a * (dot - terms[3 * heads + h])
             alpha[m * heads + h] = a * factor
         if m % 4 == 3 or m == count - 1:  # while these rows are in the nearest cache
             add_weighted(total_at, words, lists, heads, n + m - m % 4, n + m + 1, 0)
@@ -156,7 +156,7 @@ def attention_row_grad(
     row_score: torch.Tensor,
     history: torch.Tensor | None,
     history_score: torch.Tensor | None,
-    lse: torch.Tensor,
+    norm: torch.Tensor,
     grad: torch.Tensor,
     *,
     negative_slope: float,
@@ -166,16 +166,16 @@ def attention_row_grad(
     hub_first: torch.Tensor | None = None,
     hub_segments: int = 0,
 ) -> None:
-    """Launch. ``sums`` and ``lse`` are contiguous float32 [R, 3 heads] and [R, heads]."""
+    """Launch. ``sums`` and ``norm`` are contiguous float32 [R, 3 heads] and [R, 2 heads]."""
     if grad.numel() == 0:
         sums.zero_()
         return
     attention_row_grad_task.launch(
         *attention_words(
-            rowptr, col, edge_id, rows, position, x, x_score, history, history_score, lse.shape[1], grad.shape[1],
+            rowptr, col, edge_id, rows, position, x, x_score, history, history_score, norm.shape[1] // 2, grad.shape[1],
             negative_slope, dropout, seed,
         ),
-        row_score, row_bytes(row_score), code(row_score), grad, row_bytes(grad), code(grad), lse, sums,
+        row_score, row_bytes(row_score), code(row_score), grad, row_bytes(grad), code(grad), norm, sums,
     )  # fmt: skip
 
 
@@ -199,7 +199,7 @@ def attention_source_grad(
     hub_first: torch.Tensor | None = None,
     hub_segments: int = 0,
 ) -> None:
-    """Launch on the reverse graph. ``terms`` is contiguous float32 [R, 3 heads]."""
+    """Launch on the reverse graph. ``terms`` is contiguous float32 [R, 4 heads]."""
     if grad.numel() == 0:
         grad_score.zero_()
         return

@@ -196,33 +196,33 @@ def _attention_kernel(
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     given: Tensor = x if x is not None else history  # type: ignore[assignment]
     out = new_rows(rows.shape[0], given.shape[1], torch.float32 if x is None else x.dtype, rows.device)
-    lse = torch.empty(row_score.shape, dtype=torch.float32, device=rows.device)
+    norm = torch.empty(rows.shape[0], 2 * row_score.shape[1], dtype=torch.float32, device=rows.device)
     backend.kernels(rows.device).attention(
-        out, lse, dense(rowptr), dense(col), dense(edge_id), dense(rows), dense(position), row_major(x), row_major(x_score),
+        out, norm, dense(rowptr), dense(col), dense(edge_id), dense(rows), dense(position), row_major(x), row_major(x_score),
         row_major(row_score), row_major(history), row_major(history_score),
         negative_slope=negative_slope, dropout=dropout, seed=seed,
         hub_node=hub_node, hub_first=hub_first, hub_segments=hub_segments,
     )  # fmt: skip
-    return out, lse
+    return out, norm
 
 
 def _attention_fake(*args: Any) -> tuple[Tensor, Tensor]:
     rows, _, x, _, row_score, history = args[12:18]
     dtype = torch.float32 if x is None else x.dtype
     out = torch.empty(rows.shape[0], (history if x is None else x).shape[1], dtype=dtype, device=rows.device)
-    return out, torch.empty(row_score.shape, dtype=torch.float32, device=rows.device)
+    return out, torch.empty(rows.shape[0], 2 * row_score.shape[1], dtype=torch.float32, device=rows.device)
 
 
 def _row_grad_kernel(
     rowptr: Tensor, col: Tensor, edge_id: Tensor | None,
     hub_node: Tensor | None, hub_first: Tensor | None, hub_segments: int, rows: Tensor, position: Tensor,
     x: Tensor | None, x_score: Tensor | None, row_score: Tensor, history: Tensor | None, history_score: Tensor | None,
-    lse: Tensor, grad: Tensor, negative_slope: float, dropout: float, seed: int,
+    norm: Tensor, grad: Tensor, negative_slope: float, dropout: float, seed: int,
 ) -> Tensor:  # fmt: skip
     sums = torch.empty(rows.shape[0], 3 * row_score.shape[1], dtype=torch.float32, device=rows.device)
     backend.kernels(rows.device).attention_row_grad(
         sums, dense(rowptr), dense(col), dense(edge_id), dense(rows), dense(position), row_major(x), row_major(x_score),
-        row_major(row_score), row_major(history), row_major(history_score), lse, row_major(grad),
+        row_major(row_score), row_major(history), row_major(history_score), norm, row_major(grad),
         negative_slope=negative_slope, dropout=dropout, seed=seed,
         hub_node=hub_node, hub_first=hub_first, hub_segments=hub_segments,
     )  # fmt: skip
@@ -267,7 +267,7 @@ _attention = define(
     _attention_fake,
 )
 _row_grad = define(
-    f"history_attention_row_grad({_GRAPH}Tensor rows, Tensor position, {_SOURCES}Tensor lse, Tensor grad, {_OPTIONS}) "
+    f"history_attention_row_grad({_GRAPH}Tensor rows, Tensor position, {_SOURCES}Tensor norm, Tensor grad, {_OPTIONS}) "
     "-> Tensor",
     _row_grad_kernel,
     _row_grad_fake,
@@ -287,7 +287,7 @@ def _setup_context(ctx: Any, inputs: tuple, output: tuple[Tensor, Tensor]) -> No
 
 
 def _backward(ctx: Any, grad: Tensor, _: Tensor | None) -> tuple:
-    *tensors, rows, position, x, x_score, row_score, history, history_score, lse = ctx.saved_tensors
+    *tensors, rows, position, x, x_score, row_score, history, history_score, norm = ctx.saved_tensors
     graph, reverse = (*tensors[:5], ctx.segments), (*tensors[5:], ctx.back_segments)
     options = ctx.slope, ctx.dropout, ctx.seed
     needs = ctx.needs_input_grad
@@ -297,13 +297,13 @@ def _backward(ctx: Any, grad: Tensor, _: Tensor | None) -> tuple:
         )
     # With da = <grad, src> of each edge, as dropout lets it pass, and s the slope of LeakyReLU at its score:
     # sums over the row of alpha da, s alpha da and s alpha. The gradient of a score is s alpha (da - sum of alpha da).
-    sums = _row_grad(*graph, rows, position, x, x_score, row_score, history, history_score, lse, grad, *options)
+    sums = _row_grad(*graph, rows, position, x, x_score, row_score, history, history_score, norm, grad, *options)
     delta, sloped, slopes = sums.chunk(3, 1)
     grad_x = grad_x_score = grad_row_score = None
     if needs[16]:
         grad_row_score = (sloped - delta * slopes).to(row_score.dtype)
     if needs[14] or needs[15]:
-        terms = torch.cat([row_score.float(), lse, delta], 1)
+        terms = torch.cat([row_score.float(), norm, delta], 1)
         grad_x, grad_x_score = _source_grad(*reverse, rows, position, x, x_score, terms, grad, *options)
     return (*[None] * 14, grad_x, grad_x_score, grad_row_score, *[None] * 5)
 
