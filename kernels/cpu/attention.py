@@ -1,7 +1,8 @@
 """history_attention on a CPU.
 
     out[i, h] = sum_k keep(e, h) * exp(score(k, h) - largest[i, h]) * factor[i, h] * src(c)[h]
-    with score(k, h) = leaky_relu(row_score[i, h] + src_score(c)[h]), c = col[k], e = edge_id[k] (or k), src and src_score from x and x_score or from history and history_score.
+    with score(k, h) = leaky_relu(row_score[i, h] + src_score(c)[h]), c = col[k], e = edge_id[k] (or k),
+    src and src_score from x and x_score or from history and history_score.
     norm[i] = largest | factor: the largest score of each head, and 1 / sum_k exp(score(k, h) - largest).
 
 Bytes: nnz * (width * itemsize + heads * itemsize + index + 4 position) read, R * width * itemsize written.
@@ -186,6 +187,22 @@ def add_weighted(total, words, lists, heads, n, n_end, listed):
         n += taken
 
 
+@njit
+def set_aside(sums_at, aside_at, count):
+    """Begin the sums of another window. Windows are summed up apart: more exact, and as on a GPU."""
+    sums, aside = f32_at(sums_at), f32_at(aside_at)
+    for n in range(count):
+        aside[n] = sums[n]
+        sums[n] = 0
+
+
+@njit
+def bring_back(sums_at, aside_at, count):
+    sums, aside = f32_at(sums_at), f32_at(aside_at)
+    for n in range(count):
+        sums[n] += aside[n]
+
+
 @njit(forceinline=True)
 def passes(words, name, heads, h):
     """Whether dropout lets head h of an edge pass."""
@@ -194,23 +211,25 @@ def passes(words, name, heads, h):
 
 @njit(fastmath={"contract"})
 def _take(block, words, lists, state, i, n, n_end, listed, first, last):
-    """total, largest and sums of row i, brought up to date with the edges n..n_end; after the last ones, its result."""
+    """Brings the sums of row i up to date with the edges n..n_end, and after the last ones writes its result."""
     heads, width, slope = block[HEADS], words[e.WIDTH], np.float32(double_of_word(block[SLOPE]))
     channels, count, weights_at = width // heads, n_end - n, lists[5] + 4 * n * heads
-    largest_at = state + 4 * width
-    total, largest, sums = f32_at(state), f32_at(largest_at), f32_at(largest_at + 4 * heads)
-    own_at, score_at = largest_at + 8 * heads, largest_at + 12 * heads
+    summed = width + heads  # of rows, and of weights
+    aside_at, largest_at, own_at = state + 4 * summed, state + 8 * summed, state + 8 * summed + 4 * heads
+    score_at = own_at + 4 * heads
+    total, sums, aside, largest = f32_at(state), f32_at(state + 4 * width), f32_at(aside_at), f32_at(largest_at)
     own, score, weights = f32_at(own_at), f32_at(score_at), f32_at(weights_at)
+    down = f32_at(score_at + 4 * heads)
     if first:
         load_row(own_at, block[ROW_SCORE] + i * block[ROW_SCORE_STRIDE], block[ROW_SCORE_DTYPE], heads)
-        for d in range(width):
+        for d in range(summed):
             total[d] = 0
         for h in range(heads):
             largest[h] = -np.inf
-            sums[h] = 0
-    before = f32_at(score_at + 4 * heads)
+    else:
+        set_aside(state, aside_at, summed)
     for h in range(heads):
-        before[h] = largest[h]
+        down[h] = largest[h]
     for m in range(count):
         load_row(score_at, load_i64(lists[1] + 8 * (n + m)), load_i32(lists[4] + 4 * (n + m)), heads)
         for h in range(heads):
@@ -218,13 +237,6 @@ def _take(block, words, lists, state, i, n, n_end, listed, first, last):
             value = value if value > 0 else slope * value
             weights[m * heads + h] = value
             largest[h] = value if value > largest[h] else largest[h]
-    for h in range(heads):
-        if sums[h] != 0:
-            # Summed relative to what was the largest score before this window.
-            down = _exp(before[h] - largest[h])
-            sums[h] *= down
-            for d in range(h * channels, (h + 1) * channels):
-                total[d] *= down
     for m in range(count):
         for h in range(heads):
             weights[m * heads + h] -= largest[h]
@@ -239,6 +251,14 @@ def _take(block, words, lists, state, i, n, n_end, listed, first, last):
                 if not passes(words, name, heads, h):
                     weights[m * heads + h] = 0
     add_weighted(state, words, lists, heads, n, n_end, listed)
+    if not first:
+        # What was set aside is relative to what was the largest score before this window.
+        for h in range(heads):
+            factor = _exp(down[h] - largest[h]) if aside[width + h] != 0 else np.float32(1)
+            aside[width + h] *= factor
+            for d in range(h * channels, (h + 1) * channels):
+                aside[d] *= factor
+        bring_back(state, aside_at, summed)
     if last:
         kept = np.float32(double_of_word(words[e.KEEP_SCALE]))
         for h in range(heads):
@@ -258,7 +278,7 @@ _walk = walker(_take)
 @Task
 def attention_task(block):
     words = e.source_tuple(block)
-    _walk(block, words, words[e.WIDTH] + 5 * block[HEADS])
+    _walk(block, words, 2 * words[e.WIDTH] + 6 * block[HEADS])
 
 
 def attention_words(

@@ -16,7 +16,8 @@ from numba import njit
 
 from . import edges as e
 from .attention import (
-    AHEAD_BYTES, FIRST_OWN, HEADS, MOST_AHEAD, SLOPE, add_weighted, ask, attention_words, exp_all, passes, walker,
+    AHEAD_BYTES, FIRST_OWN, HEADS, MOST_AHEAD, SLOPE, add_weighted, ask, attention_words, bring_back, exp_all,
+    passes, set_aside, walker,
 )  # fmt: skip
 from .intrinsics import double_of_word, f32_at, load_i32, load_i64
 from .pool import Task
@@ -64,13 +65,15 @@ def _take_row(block, words, lists, state, i, n, n_end, listed, first, last):
         load_row(own_at, block[ROW_SCORE] + i * block[ROW_SCORE_STRIDE], block[ROW_SCORE_DTYPE], heads)
         for h in range(3 * heads):
             sums[h] = 0
+    else:
+        set_aside(sums_at, sums_at + 12 * heads, 3 * heads)
     for m in range(count):
         load_row(score_at, load_i64(lists[1] + 8 * (n + m)), load_i32(lists[4] + 4 * (n + m)), heads)
         for h in range(heads):
             value = own[h] + score[h]
-            factor = np.float32(1) if value > 0 else slope
-            slopes[m * heads + h] = factor
-            alpha[m * heads + h] = factor * value - norm[h]
+            slopes[m * heads + h] = np.float32(1) if value > 0 else slope
+            value = value if value > 0 else slope * value  # rounded as in forward
+            alpha[m * heads + h] = value - norm[h]
     exp_all(alpha_at, count * heads)
     for m in range(count):
         _ask_after(words, lists, n + m, listed)
@@ -81,6 +84,8 @@ def _take_row(block, words, lists, state, i, n, n_end, listed, first, last):
             sums[h] += a * dot
             sums[heads + h] += s * a * dot
             sums[2 * heads + h] += s * a
+    if not first:
+        bring_back(sums_at, sums_at + 12 * heads, 3 * heads)
     if last:
         store_row(block[SUMS] + 12 * i * heads, FLOAT32, sums_at, 3 * heads)
 
@@ -91,7 +96,7 @@ _walk_row = walker(_take_row)
 @Task
 def attention_row_grad_task(block):
     words = e.source_tuple(block)
-    _walk_row(block, words, words[e.WIDTH] + 5 * block[HEADS])
+    _walk_row(block, words, words[e.WIDTH] + 8 * block[HEADS])
 
 
 @njit(fastmath={"contract"})
@@ -107,17 +112,17 @@ def _take_source(block, words, lists, state, i, n, n_end, listed, first, last):
     if first:
         load_row(state, block[X] + i * block[X_STRIDE], block[X_DTYPE], width)
         load_row(own_at, block[X_SCORE] + i * block[X_SCORE_STRIDE], block[X_SCORE_DTYPE], heads)
-        for d in range(width):
-            total[d] = 0
-        for h in range(heads):
-            sums[h] = 0
+        for d in range(width + heads):
+            total[d] = 0  # and the sums behind it
+    else:
+        set_aside(total_at, own_at + 4 * heads, width + heads)
     for m in range(count):
         terms = f32_at(load_i64(lists[1] + 8 * (n + m)))
         for h in range(heads):
             value = terms[h] + own[h]
-            factor = np.float32(1) if value > 0 else slope
-            slopes[m * heads + h] = factor
-            alpha[m * heads + h] = factor * value - terms[heads + h]
+            slopes[m * heads + h] = np.float32(1) if value > 0 else slope
+            value = value if value > 0 else slope * value  # rounded as in forward
+            alpha[m * heads + h] = value - terms[heads + h]
     exp_all(alpha_at, count * heads)
     for m in range(count):
         _ask_after(words, lists, n + m, listed)
@@ -130,6 +135,8 @@ def _take_source(block, words, lists, state, i, n, n_end, listed, first, last):
             alpha[m * heads + h] = a * factor
         if m % 4 == 3 or m == count - 1:  # while these rows are in the nearest cache
             add_weighted(total_at, words, lists, heads, n + m - m % 4, n + m + 1, 0)
+    if not first:
+        bring_back(total_at, own_at + 4 * heads, width + heads)
     if last:
         store_row(block[GRAD_X] + i * block[GRAD_X_STRIDE], block[GRAD_X_DTYPE], total_at, width)
         store_row(block[GRAD_SCORE] + i * block[GRAD_SCORE_STRIDE], block[GRAD_SCORE_DTYPE], sums_at, heads)
@@ -141,7 +148,7 @@ _walk_source = walker(_take_source)
 @Task
 def attention_source_grad_task(block):
     words = e.source_tuple(block)
-    _walk_source(block, words, 2 * words[e.WIDTH] + 2 * block[HEADS])
+    _walk_source(block, words, 3 * words[e.WIDTH] + 3 * block[HEADS])
 
 
 def attention_row_grad(

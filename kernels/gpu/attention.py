@@ -292,7 +292,8 @@ def attention(
         norm.zero_()
         return
     given = [matrix.dtype for matrix in (x, history) if matrix is not None]
-    settings = attention_settings(heads, width // heads, *given)
+    align = row_alignment(x, history)
+    settings = attention_settings(heads, width // heads, align, *given)
     blocks = triton.cdiv(heads, settings.BLOCK_H)
     hubs = hub_node is not None and hub_segments > 0
     hub_count = hub_node.numel() if hubs else 0
@@ -303,7 +304,7 @@ def attention(
         hub_node_ptr=hub_node if hubs else None, hub_row_ptr=hub_row, stride_x=stride(x), stride_x_score=stride(x_score),
         stride_row_score=stride(row_score), stride_history=stride(history), stride_history_score=stride(history_score),
         slope=negative_slope, key=seed_key(seed), threshold=threshold(dropout), hub_count=hub_count, DROPOUT=dropout > 0,
-        MERGED=len(given) == 2 and given[0] == given[1], ALIGN=row_alignment(x, history), H=heads, C=width // heads,
+        MERGED=len(given) == 2 and given[0] == given[1], ALIGN=align, H=heads, C=width // heads,
     )  # fmt: skip
     finish = dict(
         out_ptr=out, norm_ptr=norm, stride_out=out.stride(0), scale=keep_scale(dropout), OUT_ALIGN=row_alignment(out)
@@ -317,7 +318,7 @@ def attention(
         parts = dict(partial_ptr=partial, partial_score_ptr=partial_score, hub_first_ptr=hub_first)
         grid = (hub_segments, blocks)
         launch(attention_hub_segment_kernel, grid, settings, out.device, **walk, **parts, hub_segment=hub_segment)
-        settings = attention_settings(heads, width // heads, torch.float32)
+        settings = attention_settings(heads, width // heads, row_alignment(partial), torch.float32)
         grid = (hub_count, triton.cdiv(heads, settings.BLOCK_H))
         parts.update(finish, hub_row_ptr=hub_row, H=heads, C=width // heads)
         launch(attention_hub_join_kernel, grid, settings, out.device, **parts)

@@ -19,7 +19,7 @@ from .._hash import keep_scale, seed_key, threshold
 from .._hubs import HUB_DEGREE, HUB_SEGMENT
 from .attention import POINTERS, RUNTIME, features, kept_heads, positions, segment, source_rows, source_scores, stride
 from .edges import NOWHERE, columns
-from .launch import attention_settings, hub_sum_settings, launch, row_alignment
+from .launch import Settings, attention_settings, hub_sum_settings, launch, row_alignment
 from .spmm import rightmost, spmm_hub_sum_kernel
 from .storage import round_to, widen
 
@@ -28,8 +28,10 @@ from .storage import round_to, widen
 def _alpha(b_score, b_pos, b_largest, b_norm, slope):
     """s and alpha of edges, [K, BLOCK_H]; alpha is 0 where there is no source."""
     b_slope = tl.where(b_score > 0, 1.0, slope)
-    b_alpha = tl.exp(b_score * b_slope - b_largest) * b_norm
-    return b_slope, tl.where((b_pos != NOWHERE)[:, None], b_alpha, 0.0)
+    # The product is rounded as in forward: multiplied and subtracted in one, the largest would not cancel.
+    b_score = tl.where(b_score > 0, b_score, b_score * slope)
+    b_score = tl.where((b_pos != NOWHERE)[:, None], b_score - b_largest, -float("inf"))
+    return b_slope, tl.exp(b_score) * b_norm
 
 
 @triton.jit
@@ -225,7 +227,7 @@ def attention_source_grad_hub_segment_kernel(
 
 
 def _walk(
-    kernel: object, segment_kernel: object, results: dict[str, Tensor], heads: int, width: int, dtypes: list[torch.dtype],
+    kernel: object, segment_kernel: object, results: dict[str, Tensor], heads: int, settings: Settings,
     walk: dict, finish: dict, rows: Tensor, hub_node: Tensor | None, hub_first: Tensor | None, hub_segments: int,
     hub_degree: int, hub_segment: int,
 ) -> None:  # fmt: skip
@@ -234,7 +236,6 @@ def _walk(
     ``results`` maps the names of the segments' sums to the matrices [R, ...] that they are parts of.
     """
     device = rows.device
-    settings = attention_settings(heads, width // heads, *dtypes)
     blocks = triton.cdiv(heads, settings.BLOCK_H)
     hubs = hub_node is not None and hub_first is not None and hub_segments > 0
     hub_count = hub_node.numel() if hubs else 0  # type: ignore[union-attr]
@@ -285,18 +286,19 @@ def attention_row_grad(
     if grad.numel() == 0:
         sums.zero_()
         return
-    given = [matrix.dtype for matrix in (x, history) if matrix is not None]
+    given, align = [matrix.dtype for matrix in (x, history) if matrix is not None], row_alignment(x, history)
+    settings = attention_settings(heads, width // heads, align, *given)
     walk = dict(
         rowptr_ptr=rowptr, col_ptr=col, edge_id_ptr=edge_id, position_ptr=position, x_ptr=x, x_score_ptr=x_score,
         row_score_ptr=row_score, history_ptr=history, history_score_ptr=history_score, norm_ptr=norm, grad_ptr=grad,
         stride_x=stride(x), stride_x_score=stride(x_score), stride_row_score=stride(row_score),
         stride_history=stride(history), stride_history_score=stride(history_score), stride_grad=stride(grad),
         slope=negative_slope, scale=keep_scale(dropout), key=seed_key(seed), threshold=threshold(dropout),
-        DROPOUT=dropout > 0, MERGED=len(given) == 2 and given[0] == given[1], ALIGN=row_alignment(x, history),
+        DROPOUT=dropout > 0, MERGED=len(given) == 2 and given[0] == given[1], ALIGN=align,
         GRAD_ALIGN=row_alignment(grad), H=heads, C=width // heads,
     )  # fmt: skip
     _walk(
-        attention_row_grad_kernel, attention_row_grad_hub_segment_kernel, {"partial_ptr": sums}, heads, width, given, walk,
+        attention_row_grad_kernel, attention_row_grad_hub_segment_kernel, {"partial_ptr": sums}, heads, settings, walk,
         {"sums_ptr": sums}, rows, hub_node, hub_first, hub_segments, hub_degree, hub_segment,
     )  # fmt: skip
 
@@ -328,6 +330,7 @@ def attention_source_grad(
     if grad.numel() == 0:
         grad_score.zero_()
         return
+    settings = attention_settings(heads, width // heads, row_alignment(grad), grad.dtype)
     walk = dict(
         rowptr_ptr=rowptr, col_ptr=col, edge_id_ptr=edge_id, position_ptr=position, x_ptr=x, x_score_ptr=x_score,
         terms_ptr=terms, grad_ptr=grad, stride_x=stride(x), stride_x_score=stride(x_score), stride_grad=stride(grad),
@@ -339,6 +342,6 @@ def attention_source_grad(
     )
     _walk(
         attention_source_grad_kernel, attention_source_grad_hub_segment_kernel,
-        {"partial_ptr": grad_x, "partial_score_ptr": grad_score}, heads, width, [grad.dtype], walk, finish, rows,
+        {"partial_ptr": grad_x, "partial_score_ptr": grad_score}, heads, settings, walk, finish, rows,
         hub_node, hub_first, hub_segments, hub_degree, hub_segment,
     )  # fmt: skip

@@ -90,7 +90,7 @@ def edge_grad_settings(width: int, align: int, *dtypes: torch.dtype, lanes: int 
     return replace(spmm_settings(width, align, *dtypes, lanes=lanes), GROUP=None, SPLIT=EDGE_GRAD_SPLIT)
 
 
-def attention_settings(heads: int, channels: int, *dtypes: torch.dtype) -> Settings:
+def attention_settings(heads: int, channels: int, align: int, *dtypes: torch.dtype) -> Settings:
     """Settings of attention and its gradients: a program takes whole heads, as many as it would take features in spmm.
 
     A head is padded to a power of two, so that sums over its features are sums over an axis of the tile.
@@ -100,7 +100,10 @@ def attention_settings(heads: int, channels: int, *dtypes: torch.dtype) -> Setti
     block_h = min(next_power_of_2(heads), max(32 * LANE_BYTES // max(items) // block_c, 1))
     block_d = block_h * block_c
     warps = min(max(block_d // 512, 1), 8)
-    k = min(max(previous_power_of_2(warps * SPMM_TILE_BYTES // (block_d * sum(items)) or 1), 2), 32)
+    fitting = previous_power_of_2(warps * SPMM_TILE_BYTES // (block_d * sum(items)) or 1)
+    # Loads narrower than 16 bytes take more registers for their addresses: as many loads, not as many bytes.
+    align = align if block_c == channels else min(items)
+    k = max(min(fitting, 32, max(fitting * align // LANE_BYTES, 4)), 2)
     return Settings(registers=128, vgprs=128, num_warps=warps, BLOCK_D=block_d, BLOCK_H=block_h, K=k)
 
 
