@@ -19,7 +19,7 @@ from .._hash import keep_scale, seed_key, threshold
 from .._hubs import HUB_DEGREE, HUB_SEGMENT
 from .edges import NOWHERE, addresses, columns, load_rows
 from .hashing import edge_kept
-from .launch import attention_settings, launch, row_alignment
+from .launch import attention_settings, lanes, launch, row_alignment
 from .spmm import rightmost
 from .storage import round_to, widen
 
@@ -83,8 +83,12 @@ def source_scores(x_score_ptr, history_score_ptr, stride_x_score, stride_history
 
 
 @triton.jit
-def kept_heads(key, b_edge, o_h, threshold, H: tl.constexpr):
-    """Whether dropout lets the heads o_h of the edges b_edge pass."""
+def kept_heads(edge_id_ptr, begin, o_e, n, o_h, key, threshold, H: tl.constexpr):
+    """Whether dropout lets the heads o_h of the edges o_e of the n that start at begin pass."""
+    b_edge = begin + o_e
+    if edge_id_ptr is not None:
+        p_edge = edge_id_ptr + begin + o_e
+        b_edge = tl.load(p_edge, mask=o_e < n, other=0, eviction_policy="evict_first").to(tl.int64)
     return edge_kept(key, b_edge[:, None] * H + o_h[None, :], threshold)
 
 
@@ -115,12 +119,12 @@ def _attend(
     b_largest = tl.full([BLOCK_H], -float("inf"), tl.float32)
     n = (end - begin).to(tl.int32)
     o_k = tl.arange(0, K)
-    b_col, b_edge = columns(col_ptr, edge_id_ptr, begin, o_k, n)
-    b_col_1, b_edge_1 = columns(col_ptr, edge_id_ptr, begin, o_k + K, n)
+    b_col, _ = columns(col_ptr, None, begin, o_k, n)
+    b_col_1, _ = columns(col_ptr, None, begin, o_k + K, n)
     b_pos = positions(position_ptr, b_col, o_k < n, HAS_X, HAS_HISTORY)
     for k in range(0, n, K):
         b_pos_1 = positions(position_ptr, b_col_1, k + K + o_k < n, HAS_X, HAS_HISTORY)
-        b_col_1, b_edge_2 = columns(col_ptr, edge_id_ptr, begin, k + 2 * K + o_k, n)
+        b_col_1, _ = columns(col_ptr, None, begin, k + 2 * K + o_k, n)
         b_row = source_rows(x_ptr, history_ptr, stride_x, stride_history, b_pos, o_d, m_d, MERGED, MASK_D, ALIGN)
         b_score = source_scores(
             x_score_ptr, history_score_ptr, stride_x_score, stride_history_score, b_pos, o_h, m_h
@@ -130,12 +134,10 @@ def _attend(
         b_largest, b_down, b_weight = _rebase(b_score, b_largest)
         b_sum = b_sum * b_down + tl.sum(b_weight, axis=0)
         if DROPOUT:
-            b_weight = tl.where(kept_heads(key, b_edge, o_h, threshold, H), b_weight, 0.0)
+            b_weight = tl.where(kept_heads(edge_id_ptr, begin, k + o_k, n, o_h, key, threshold, H), b_weight, 0.0)
         b_message = tl.reshape(b_row, [K, BLOCK_H, BLOCK_C]) * b_weight[:, :, None]
         b_acc = b_acc * b_down[:, None] + tl.sum(b_message, axis=0)
         b_pos = b_pos_1
-        b_edge = b_edge_1
-        b_edge_1 = b_edge_2
     return b_largest, b_sum, b_acc
 
 
@@ -293,7 +295,7 @@ def attention(
         return
     given = [matrix.dtype for matrix in (x, history) if matrix is not None]
     align = row_alignment(x, history)
-    settings = attention_settings(heads, width // heads, align, *given)
+    settings = attention_settings(heads, width // heads, align, *given, lanes=lanes())
     blocks = triton.cdiv(heads, settings.BLOCK_H)
     hubs = hub_node is not None and hub_segments > 0
     hub_count = hub_node.numel() if hubs else 0

@@ -19,7 +19,7 @@ from .._hash import keep_scale, seed_key, threshold
 from .._hubs import HUB_DEGREE, HUB_SEGMENT
 from .attention import POINTERS, RUNTIME, features, kept_heads, positions, segment, source_rows, source_scores, stride
 from .edges import NOWHERE, columns
-from .launch import Settings, attention_settings, hub_sum_settings, launch, row_alignment
+from .launch import Settings, attention_settings, hub_sum_settings, lanes, launch, row_alignment
 from .spmm import rightmost, spmm_hub_sum_kernel
 from .storage import round_to, widen
 
@@ -58,12 +58,12 @@ def _row_grad(
     b_slopes = tl.zeros([BLOCK_H], tl.float32)
     n = (end - begin).to(tl.int32)
     o_k = tl.arange(0, K)
-    b_col, b_edge = columns(col_ptr, edge_id_ptr, begin, o_k, n)
-    b_col_1, b_edge_1 = columns(col_ptr, edge_id_ptr, begin, o_k + K, n)
+    b_col, _ = columns(col_ptr, None, begin, o_k, n)
+    b_col_1, _ = columns(col_ptr, None, begin, o_k + K, n)
     b_pos = positions(position_ptr, b_col, o_k < n, HAS_X, HAS_HISTORY)
     for k in range(0, n, K):
         b_pos_1 = positions(position_ptr, b_col_1, k + K + o_k < n, HAS_X, HAS_HISTORY)
-        b_col_1, b_edge_2 = columns(col_ptr, edge_id_ptr, begin, k + 2 * K + o_k, n)
+        b_col_1, _ = columns(col_ptr, None, begin, k + 2 * K + o_k, n)
         b_row = source_rows(x_ptr, history_ptr, stride_x, stride_history, b_pos, o_d, m_d, MERGED, MASK_D, ALIGN)
         b_score = source_scores(
             x_score_ptr, history_score_ptr, stride_x_score, stride_history_score, b_pos, o_h, m_h
@@ -71,13 +71,11 @@ def _row_grad(
         b_slope, b_alpha = _alpha(b_score, b_pos, b_largest, b_norm, slope)
         b_dot = tl.sum(tl.reshape(b_row * b_grad[None, :], [K, BLOCK_H, BLOCK_C]), axis=2) * scale
         if DROPOUT:
-            b_dot = tl.where(kept_heads(key, b_edge, o_h, threshold, H), b_dot, 0.0)
+            b_dot = tl.where(kept_heads(edge_id_ptr, begin, k + o_k, n, o_h, key, threshold, H), b_dot, 0.0)
         b_delta += tl.sum(b_alpha * b_dot, axis=0)
         b_sloped += tl.sum(b_slope * b_alpha * b_dot, axis=0)
         b_slopes += tl.sum(b_slope * b_alpha, axis=0)
         b_pos = b_pos_1
-        b_edge = b_edge_1
-        b_edge_1 = b_edge_2
     p_sums = sums_ptr + at * (3 * H) + o_h
     tl.store(p_sums, b_delta, mask=m_h)
     tl.store(p_sums + H, b_sloped, mask=m_h)
@@ -150,12 +148,12 @@ def _source_grad(
     b_sum = tl.zeros([BLOCK_H], tl.float32)
     n = (end - begin).to(tl.int32)
     o_k = tl.arange(0, K)
-    b_col, b_edge = columns(col_ptr, edge_id_ptr, begin, o_k, n)
-    b_col_1, b_edge_1 = columns(col_ptr, edge_id_ptr, begin, o_k + K, n)
+    b_col, _ = columns(col_ptr, None, begin, o_k, n)
+    b_col_1, _ = columns(col_ptr, None, begin, o_k + K, n)
     b_pos = positions(position_ptr, b_col, o_k < n, True, False)
     for k in range(0, n, K):
         b_pos_1 = positions(position_ptr, b_col_1, k + K + o_k < n, True, False)
-        b_col_1, b_edge_2 = columns(col_ptr, edge_id_ptr, begin, k + 2 * K + o_k, n)
+        b_col_1, _ = columns(col_ptr, None, begin, k + 2 * K + o_k, n)
         b_row = source_rows(grad_ptr, None, stride_grad, 0, b_pos, o_d, m_d, False, MASK_D, GRAD_ALIGN)
         p_terms = terms_ptr + (b_pos.to(tl.int64) * (4 * H))[:, None] + o_h[None, :]
         m_terms = (b_pos >= 0)[:, None] & m_h[None, :]
@@ -167,14 +165,12 @@ def _source_grad(
         b_dot = tl.sum(tl.reshape(b_row * b_x[None, :], [K, BLOCK_H, BLOCK_C]), axis=2) * scale
         b_weight = b_alpha * scale
         if DROPOUT:
-            m_kept = kept_heads(key, b_edge, o_h, threshold, H)
+            m_kept = kept_heads(edge_id_ptr, begin, k + o_k, n, o_h, key, threshold, H)
             b_dot = tl.where(m_kept, b_dot, 0.0)
             b_weight = tl.where(m_kept, b_weight, 0.0)
         b_sum += tl.sum(b_slope * b_alpha * (b_dot - b_delta), axis=0)
         b_acc += tl.sum(tl.reshape(b_row, [K, BLOCK_H, BLOCK_C]) * b_weight[:, :, None], axis=0)
         b_pos = b_pos_1
-        b_edge = b_edge_1
-        b_edge_1 = b_edge_2
     p_x = tl.multiple_of(grad_x_ptr + at * stride_grad_x, OUT_ALIGN) + o_d
     tl.store(p_x, round_to(tl.reshape(b_acc, [BLOCK_D]), grad_x_ptr), mask=m_d)
     tl.store(grad_score_ptr + at * stride_grad_score + o_h, round_to(b_sum, grad_score_ptr), mask=m_h)
@@ -287,7 +283,7 @@ def attention_row_grad(
         sums.zero_()
         return
     given, align = [matrix.dtype for matrix in (x, history) if matrix is not None], row_alignment(x, history)
-    settings = attention_settings(heads, width // heads, align, *given)
+    settings = attention_settings(heads, width // heads, align, *given, lanes=lanes())
     walk = dict(
         rowptr_ptr=rowptr, col_ptr=col, edge_id_ptr=edge_id, position_ptr=position, x_ptr=x, x_score_ptr=x_score,
         row_score_ptr=row_score, history_ptr=history, history_score_ptr=history_score, norm_ptr=norm, grad_ptr=grad,
@@ -330,7 +326,7 @@ def attention_source_grad(
     if grad.numel() == 0:
         grad_score.zero_()
         return
-    settings = attention_settings(heads, width // heads, row_alignment(grad), grad.dtype)
+    settings = attention_settings(heads, width // heads, row_alignment(grad), grad.dtype, lanes=lanes())
     walk = dict(
         rowptr_ptr=rowptr, col_ptr=col, edge_id_ptr=edge_id, position_ptr=position, x_ptr=x, x_score_ptr=x_score,
         terms_ptr=terms, grad_ptr=grad, stride_x=stride(x), stride_x_score=stride(x_score), stride_grad=stride(grad),

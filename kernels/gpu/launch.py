@@ -90,7 +90,7 @@ def edge_grad_settings(width: int, align: int, *dtypes: torch.dtype, lanes: int 
     return replace(spmm_settings(width, align, *dtypes, lanes=lanes), GROUP=None, SPLIT=EDGE_GRAD_SPLIT)
 
 
-def attention_settings(heads: int, channels: int, align: int, *dtypes: torch.dtype) -> Settings:
+def attention_settings(heads: int, channels: int, align: int, *dtypes: torch.dtype, lanes: int = 32) -> Settings:
     """Settings of attention and its gradients: a program takes whole heads, as many as it would take features in spmm.
 
     A head is padded to a power of two, so that sums over its features are sums over an axis of the tile.
@@ -101,9 +101,12 @@ def attention_settings(heads: int, channels: int, align: int, *dtypes: torch.dty
     block_d = block_h * block_c
     warps = min(max(block_d // 512, 1), 8)
     fitting = previous_power_of_2(warps * SPMM_TILE_BYTES // (block_d * sum(items)) or 1)
-    # Loads narrower than 16 bytes take more registers for their addresses: as many loads, not as many bytes.
+    # Loads narrower than 16 bytes take more registers for their addresses: as many loads, not as many bytes. AMD keeps
+    # what all 64 lanes share, such as hashes of edges, in scalar registers, of which there are few.
     align = align if block_c == channels else min(items)
-    k = max(min(fitting, 32, max(fitting * align // LANE_BYTES, 4)), 2)
+    if align < LANE_BYTES:
+        fitting = min(fitting, max(fitting * align // LANE_BYTES, 4) * 32 // lanes)
+    k = max(min(fitting, 32), 2)
     return Settings(registers=128, vgprs=128, num_warps=warps, BLOCK_D=block_d, BLOCK_H=block_h, K=k)
 
 

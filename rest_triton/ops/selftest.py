@@ -92,6 +92,20 @@ def _spmm_weights(case: Case) -> Iterator[Pair]:
     yield from _both(by(ops.history_spmm), by(ops.history_spmm_definition), case.grad, case.x, weight)
 
 
+def _attention(case: Case) -> Iterator[Pair]:
+    """Two heads, with dropout: result and gradients."""
+    adj = replace(case.adj, row_scale=None, col_scale=None, reverse=None).with_reverse()
+    x, table, grad = (t[:, : WIDTH - 1] for t in (case.x, case.table, case.grad))
+    scores = case.random(len(x), 2), case.random(len(x), 2)
+    table_score = case.random(NODES, 2)
+
+    def by(op: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        return lambda *inputs: op(adj, case.rows, case.position, *inputs, table, table_score, dropout=0.3, seed=7)
+
+    yield by(ops.history_attention)(x, *scores), by(ops.history_attention_definition)(x, *scores)
+    yield from _both(by(ops.history_attention), by(ops.history_attention_definition), grad, x, *scores)
+
+
 def _activate(case: Case) -> Iterator[Pair]:
     scale, shift = case.random(WIDTH), case.random(WIDTH)
     tables = case.table.clone(), case.table.clone()
@@ -147,6 +161,7 @@ CHECKS: dict[str, Callable[[Case], Iterator[Pair]]] = {
     "history_spmm": _spmm,
     "history_spmm backward": _spmm_backward,
     "history_spmm weights": _spmm_weights,
+    "history_attention": _attention,
     "activate": _activate,
     "activate backward": _activate_backward,
     "column_moments": _moments,

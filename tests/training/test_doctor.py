@@ -62,6 +62,9 @@ def spoilt(launcher: Callable[..., Any]) -> Callable[..., Any]:
     [
         ("spmm", {"history_spmm", "history_spmm backward", "history_spmm weights"}),
         ("edge_grad", {"history_spmm weights"}),
+        ("attention", {"history_attention"}),
+        ("attention_row_grad", {"history_attention"}),
+        ("attention_source_grad", {"history_attention"}),
         ("activate", {"activate", "activate backward"}),  # whose mask is where the result is positive
         ("activate_backward", {"activate backward"}),
         ("column_moments", {"column_moments"}),
