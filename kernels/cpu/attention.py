@@ -23,8 +23,19 @@ from .._hubs import HUB_SEGMENT
 from . import edges as e
 from .hashing import edge_bits
 from .intrinsics import (
-    bits_of_float, double_of_word, f32_at, float_of_bits, load_f32, load_i32, load_i64, load_index, next_ticket, prefetch_near,
-    store_f32, store_i32, store_i64,
+    bits_of_float,
+    double_of_word,
+    f32_at,
+    float_of_bits,
+    load_f32,
+    load_i32,
+    load_i64,
+    load_index,
+    next_ticket,
+    prefetch_near,
+    store_f32,
+    store_i32,
+    store_i64,
 )  # fmt: skip
 from .pool import Task
 from .rowtypes import FLOAT32, add_four_rows, add_row, code, load_row, row_bytes, store_row
@@ -50,7 +61,7 @@ _LEAST = np.float32(-87)
 
 @njit(forceinline=True, fastmath={"contract"})
 def _exp(value):
-    """exp of a float32 up to 88, to 1 ulp (the polynomial of Cephes); 0 below -87. Unlike libm's, a loop of it vectorises."""
+    """exp of a float32 up to 88, to 1 ulp (Cephes' polynomial); 0 below -87. Unlike libm's, a loop of it vectorises."""
     shifted = value * _LOG2E + _ROUND
     n = shifted - _ROUND
     r = value - n * _LN2_HIGH - n * _LN2_LOW

@@ -16,8 +16,19 @@ from numba import njit
 
 from . import edges as e
 from .attention import (
-    AHEAD_BYTES, FIRST_OWN, HEADS, MOST_AHEAD, SLOPE, add_weighted, ask, attention_words, bring_back, exp_all,
-    passes, set_aside, walker,
+    AHEAD_BYTES,
+    FIRST_OWN,
+    HEADS,
+    MOST_AHEAD,
+    SLOPE,
+    add_weighted,
+    ask,
+    attention_words,
+    bring_back,
+    exp_all,
+    passes,
+    set_aside,
+    walker,
 )  # fmt: skip
 from .intrinsics import double_of_word, f32_at, load_i32, load_i64
 from .pool import Task
@@ -77,7 +88,11 @@ def _take_row(block, words, lists, state, i, n, n_end, listed, first, last):
     exp_all(alpha_at, count * heads)
     for m in range(count):
         _ask_after(words, lists, n + m, listed)
-        address, dtype, name = load_i64(lists[0] + 8 * (n + m)), load_i32(lists[3] + 4 * (n + m)), load_i64(lists[2] + 8 * (n + m))
+        address, dtype, name = (
+            load_i64(lists[0] + 8 * (n + m)),
+            load_i32(lists[3] + 4 * (n + m)),
+            load_i64(lists[2] + 8 * (n + m)),
+        )
         for h in range(heads):
             _, dot = _kept_dot(words, kept, state, address, dtype, name, heads, h)
             a, s = alpha[m * heads + h] * norm[heads + h], slopes[m * heads + h]
@@ -126,7 +141,11 @@ def _take_source(block, words, lists, state, i, n, n_end, listed, first, last):
     exp_all(alpha_at, count * heads)
     for m in range(count):
         _ask_after(words, lists, n + m, listed)
-        address, dtype, name = load_i64(lists[0] + 8 * (n + m)), load_i32(lists[3] + 4 * (n + m)), load_i64(lists[2] + 8 * (n + m))
+        address, dtype, name = (
+            load_i64(lists[0] + 8 * (n + m)),
+            load_i32(lists[3] + 4 * (n + m)),
+            load_i64(lists[2] + 8 * (n + m)),
+        )
         terms = f32_at(load_i64(lists[1] + 8 * (n + m)))
         for h in range(heads):
             factor, dot = _kept_dot(words, kept, state, address, dtype, name, heads, h)

@@ -1,4 +1,4 @@
-"""out[i, h] = sum_k keep(e, h) alpha(k, h) src(c)[h], alpha = softmax over k of leaky_relu(row_score[i, h] + src_score(c)[h]).
+"""out[i, h] = sum_k keep(e, h) alpha(k, h) src(c)[h], alpha = softmax_k leaky_relu(row_score[i, h] + src_score(c)[h]).
 
 Indices and sources are those of spmm, src_score is x_score or history_score where src is x or history. Per edge it reads
 the row's D elements, a score per head, 4 or 8 bytes of col and 4 of position; per row it writes the output and norm[i],
@@ -57,9 +57,7 @@ def source_rows(
 ):  # fmt: skip
     """The rows at b_pos, float32 [K, BLOCK_D]; zeros where there is none."""
     b_x, b_history = addresses(x_ptr, history_ptr, stride_x, stride_history, b_pos, MERGED)
-    if MERGED:
-        b_row = load_rows(x_ptr, b_x, o_d, b_x != 0, m_d, True, MASK_D, ALIGN)
-    elif history_ptr is None:
+    if MERGED or history_ptr is None:
         b_row = load_rows(x_ptr, b_x, o_d, b_x != 0, m_d, True, MASK_D, ALIGN)
     else:
         b_row = load_rows(history_ptr, b_history, o_d, b_history != 0, m_d, True, MASK_D, ALIGN)
@@ -108,7 +106,7 @@ def _attend(
     DROPOUT: tl.constexpr, MERGED: tl.constexpr, ALIGN: tl.constexpr, H: tl.constexpr, C: tl.constexpr,
     BLOCK_D: tl.constexpr, BLOCK_H: tl.constexpr, K: tl.constexpr,
 ):  # fmt: skip
-    """For the edges begin..end: largest score, sum of exp(score - largest), and of that times the row, [BLOCK_H, BLOCK_C]."""
+    """For the edges begin..end: the largest score, the sums of exp(score - largest), and of that times the row."""
     BLOCK_C: tl.constexpr = BLOCK_D // BLOCK_H
     MASK_D: tl.constexpr = (BLOCK_C != C) or (H % BLOCK_H != 0)
     HAS_X: tl.constexpr = x_ptr is not None
@@ -288,7 +286,7 @@ def attention(
     hub_degree: int = HUB_DEGREE,
     hub_segment: int = HUB_SEGMENT,
 ) -> None:
-    """Writes the attention of ``rows`` into ``out``, and ``norm``, contiguous float32 [R, 2 H]. Hubs are given as to spmm."""
+    """Writes ``out`` and ``norm``, contiguous float32 [R, 2 H], of ``rows``. Hubs are given as to spmm."""
     width, heads = out.shape[1], norm.shape[1] // 2
     if out.numel() == 0:
         norm.zero_()
@@ -312,7 +310,14 @@ def attention(
         out_ptr=out, norm_ptr=norm, stride_out=out.stride(0), scale=keep_scale(dropout), OUT_ALIGN=row_alignment(out)
     )
     launch(
-        attention_kernel, (rows.numel(), blocks), settings, out.device, **walk, **finish, rows_ptr=rows, hub_degree=hub_degree
+        attention_kernel,
+        (rows.numel(), blocks),
+        settings,
+        out.device,
+        **walk,
+        **finish,
+        rows_ptr=rows,
+        hub_degree=hub_degree,
     )
     if hubs:
         partial = torch.empty(hub_segments, width, dtype=torch.float32, device=out.device)

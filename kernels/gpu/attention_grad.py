@@ -1,13 +1,13 @@
 """The gradients of attention, in two passes over the edges. With
 
-    alpha(k, h) = exp(score(k, h) - largest[i, h]) norm[i, h]          s(k, h) = LeakyReLU's slope at score(k, h)
+    alpha(k, h) = exp(score(k, h) - largest[i, h]) norm[i, h]      s(k, h) = LeakyReLU's slope at score(k, h)
     da(k, h) = keep(e, h) <grad[i, h], src(c)[h]>
 
 attention_row_grad walks a row's edges and writes sums[i] = sum_k alpha da | sum_k s alpha da | sum_k s alpha, [3 H], and
 attention_source_grad walks the edges of the reverse graph, from row j to rows i in the batch, and writes
 grad_x[j, h] = sum_k keep(e, h) alpha grad[i, h] and grad_score[j, h] = sum_k s alpha (da - delta[i, h]), reading row_score,
-largest, norm and delta (the first of the sums) of row i as terms[i], [4 H]. Both read per edge a row and the indices, as attention
-does, and treat hubs as spmm does, whose kernel adds up the segments.
+largest, norm and delta (the first of the sums) of row i as terms[i], [4 H]. Both read per edge a row and the indices, as
+attention does, and treat hubs as spmm does, whose kernel adds up the segments.
 """
 
 import torch

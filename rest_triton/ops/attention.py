@@ -292,9 +292,7 @@ def _backward(ctx: Any, grad: Tensor, _: Tensor | None) -> tuple:
     options = ctx.slope, ctx.dropout, ctx.seed
     needs = ctx.needs_input_grad
     if torch.is_grad_enabled() and grad.requires_grad:
-        raise RuntimeError(
-            'history_attention can be differentiated once; for second derivatives use use_backend("torch")'
-        )
+        raise RuntimeError('history_attention can be differentiated once; for second derivatives use use_backend("torch")')
     # With da = <grad, src> of each edge, as dropout lets it pass, and s the slope of LeakyReLU at its score:
     # sums over the row of alpha da, s alpha da and s alpha. The gradient of a score is s alpha (da - sum of alpha da).
     sums = _row_grad(*graph, rows, position, x, x_score, row_score, history, history_score, norm, grad, *options)

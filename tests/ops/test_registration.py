@@ -10,7 +10,16 @@ import torch
 from torch import Tensor
 from torch._subclasses import FakeTensorMode
 
-from rest_triton.ops import Adjacency, activate, gather_rows, halo, history_attention, history_spmm, scatter_rows, use_backend
+from rest_triton.ops import (
+    Adjacency,
+    activate,
+    gather_rows,
+    halo,
+    history_attention,
+    history_spmm,
+    scatter_rows,
+    use_backend,
+)
 
 from . import graphs
 
@@ -134,7 +143,15 @@ def test_every_op_has_kernels_for_cpu_and_gpu() -> None:
 def test_schemas_say_what_is_written() -> None:
     written = {
         name: [a.name for a in getattr(OPS, name).default._schema.arguments if a.alias_info and a.alias_info.is_write]
-        for name in ("history_spmm", "history_attention", "activate", "gather_rows", "gather_rows_into", "scatter_rows", "halo")
+        for name in (
+            "history_spmm",
+            "history_attention",
+            "activate",
+            "gather_rows",
+            "gather_rows_into",
+            "scatter_rows",
+            "halo",
+        )
     }
     assert written == {
         "history_spmm": [], "history_attention": [], "activate": ["history"], "gather_rows": [], "gather_rows_into": ["out"],
@@ -184,9 +201,7 @@ def test_compiled_attention(compiler: str) -> None:
     source, target, table_score = torch.randn(6, 3), torch.randn(6, 3), torch.randn(40, 3)
 
     def layer(x: Tensor, source: Tensor, target: Tensor, seed: int) -> Tensor:
-        z = history_attention(
-            adj, rows, position, x, x @ source, x @ target, history, table_score, dropout=0.3, seed=seed
-        )
+        z = history_attention(adj, rows, position, x, x @ source, x @ target, history, table_score, dropout=0.3, seed=seed)
         return z.relu() * 2
 
     torch._dynamo.reset()
