@@ -17,7 +17,7 @@ pip_install := $(bin)/python -m pip install -qq --disable-pip-version-check -c c
 .DELETE_ON_ERROR:
 # make -j must not let two pips write into one environment, nor run anything in it meanwhile.
 .NOTPARALLEL:
-.PHONY: help train test bench lint format report clean
+.PHONY: help train test quick bench lint format report clean
 
 help:  ## print this list
 	@echo "make <target> [PYTHON=$(PYTHON)] [VENV=$(VENV)] [ARGS=...]"
@@ -28,11 +28,10 @@ train: $(installed)  ## install, then train on a synthetic graph (ARGS: flags of
 	$(bin)/python -m rest_triton.train $(if $(ARGS),$(ARGS),$(demo))
 
 test: $(installed_dev)  ## install for development, then lint, type check, test, and run every benchmark once
-	$(bin)/ruff check
-	$(bin)/ruff format --check
-	$(bin)/mypy
-	$(bin)/python -m pytest -q tests
-	$(bin)/python -m pytest -q bench --benchmark-disable
+	bash tests/run.sh $(bin) all
+
+quick: $(installed_dev)  ## lint, type check and test the core, without the Triton interpreter: a minute
+	bash tests/run.sh $(bin) quick
 
 bench: $(installed_dev)  ## measure on this machine (ARGS: pytest's, such as -k spmm --benchmark-save=before)
 	$(bin)/python -m pytest bench --benchmark-only --keep-freed-memory $(ARGS)

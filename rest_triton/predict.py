@@ -20,7 +20,7 @@ from torch import Tensor
 
 from .config import MODELS, Config
 from .data.clusters import load_data
-from .nn import HistoryGNN
+from .nn import HistoryGNN, model_named
 from .training.checkpoint import read
 from .training.metrics import scores
 from .training.trainer import Trainer
@@ -44,7 +44,7 @@ def predict(
             f"model is {config.model!r}, one of somebody's own; predict with its class: rest_triton.predict.main(model=…)"
         )
     config = config.by_method("full")  # no tables of a run: inference has its own
-    loaded = load_data(config, getattr(model, "normalise", "gcn"))
+    loaded = load_data(config, (model_named(config.model) if model is None else model).normalise)
     state, _ = read(checkpoint, None, loaded.fingerprint)
     trainer = Trainer(config, loaded, model)
     trainer.model.load_state_dict(state["trainer"]["model"])

@@ -1,4 +1,4 @@
-"""What all tests share: Triton by its interpreter where there is no GPU, and memory that nobody wrote filled with NaN."""
+"""What all tests share: Triton by its interpreter where there is no GPU, and memory that was not written filled with NaN."""
 
 import os
 
@@ -46,10 +46,14 @@ PLACES = [
     pytest.param(
         ("cpu", "triton"),
         id="interpreter",
-        marks=pytest.mark.skipif(CUDA, reason="with a GPU at hand Triton's kernels are compiled for it, not interpreted"),
+        marks=[
+            pytest.mark.skipif(CUDA, reason="with a GPU at hand Triton's kernels are compiled for it, not interpreted"),
+            pytest.mark.thorough,
+        ],
     ),
     pytest.param(("cuda", "kernel"), id="gpu", marks=pytest.mark.gpu),
 ]
+COMPILED = [PLACES[0], PLACES[2]]  # for what cannot go wrong in an interpreter, such as threads
 
 
 @pytest.fixture(params=PLACES)

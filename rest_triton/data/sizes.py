@@ -19,11 +19,11 @@ AS_PUBLISHED = ("mag240m",)  # float16 features, mapped from the downloaded file
 
 @dataclass(frozen=True)
 class Sizes:
-    """What is known of a data set without reading it.
+    """The sizes of a data set.
 
     Args:
-        edges: directed ones. feature_nnz: None = dense. prepared: the graph is below the root already.
-        mapped: features are read where the download has them. note: what was assumed.
+        edges: counts directed edges. feature_nnz: None for dense features. prepared: the prepared graph exists.
+        mapped: features are mapped from the downloaded file. note: what was assumed.
     """
 
     nodes: int
@@ -93,9 +93,9 @@ def _sizes_of_npz(path: Path) -> Sizes:
         with zipfile.ZipFile(path) as file:
             shape = {name.removesuffix(".npy"): _header(file, name) for name in file.namelist()}
             if "edge_index" not in shape or len(shape["edge_index"]) != 2:
-                raise UserError(f"edge_index is {shape.get('edge_index', 'not there')}; it must be [2, E]")
-            sparse = all(piece in shape for piece in SPARSE_ARRAYS)
-            if sparse:  # its values are a shape, too
+                raise UserError(f"edge_index is {shape.get('edge_index', 'missing')}; it must be [2, E]")
+            sparse = all(name in shape for name in SPARSE_ARRAYS)
+            if sparse:  # the shape is in the values of x_shape
                 nodes, features = (int(size) for size in _values(file, "x_shape"))
             elif "x" in shape:
                 nodes, features = shape["x"]

@@ -216,10 +216,10 @@ def _check_arguments(
         if adj.reverse.edge_id is None and (edge_dropout > 0 or adj.edge_weight is not None):
             raise ValueError("edge_dropout and edge_weight need to know the mirror of each edge; use adj.with_reverse()")
     if backend.debugging():
-        _check_values(adj, rows, position, x, history, rows if x_rows is None else x_rows)
+        check_values(adj, rows, position, x, history, rows if x_rows is None else x_rows)
 
 
-def _check_values(
+def check_values(
     adj: Adjacency, rows: Tensor, position: Tensor, x: Tensor | None, history: Tensor | None, x_rows: Tensor
 ) -> None:
     check.in_range("rows", rows, 0, adj.num_nodes, "the node ids")
@@ -339,7 +339,8 @@ def _backward(ctx: Any, grad: Tensor) -> tuple:
         )  # fmt: skip
         gradients["x"] = _spmm(*(swapped[name] for name in _AT))
     if needs["residual"]:
-        gradients["residual"] = (t["alpha"] * grad).to(ctx.residual_dtype)
+        wider = torch.promote_types(grad.dtype, ctx.residual_dtype)  # what is to be rounded is rounded once
+        gradients["residual"] = (t["alpha"] * grad.to(wider)).to(ctx.residual_dtype)
     return tuple(gradients.get(name) for name in _AT)
 
 

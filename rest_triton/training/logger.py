@@ -203,14 +203,16 @@ class Display:
         self._columns: list[str] = []
 
     def batch(self, epoch: int, number: int, count: int, loss: float | None) -> None:
-        """Update the progress line after a batch. The line is cut where the terminal ends."""
+        """Update the progress line after a batch. The last pieces are left out where the terminal is too narrow."""
         last, pieces = self.last, [f"epoch {epoch}/{self.config.epochs}", f"batch {number}/{count}"]
         pieces += [] if loss is None else [f"loss {loss:.4f}"]
         pieces += [f"val {100 * last['val']:.1f} %"] if "val" in last else []
         pieces += [f"{_per_step(last):.3f} s/step"] if "time" in last else []
         pieces += [f"age {last['age']:.1f}"] if "age" in last else []
         pieces += [readable(last["memory"])] if "memory" in last else []
-        self.shown.say(", ".join(pieces))
+        room = shutil.get_terminal_size().columns - len(f"{self.shown.what}:   9999 s ")
+        ends = itertools.accumulate(len(piece) + 2 for piece in pieces)
+        self.shown.say(", ".join(piece for piece, end in zip(pieces, ends, strict=True) if end - 2 <= room))
 
     def epoch(self, record: dict[str, Any], best: dict[str, Any]) -> None:
         """Print a line of the table after the first epoch, the last one, and about fifty in between."""

@@ -52,7 +52,9 @@ class Family:
         kept: per row of a batch, what backward needs, and gradients. outside: the same per row of its halo.
         either: per row of the batch or of the halo, whichever has more rows.
         piece: per row of a piece of an exact pass. everywhere: per node in an exact pass.
+        edges, piece_edges: per edge of a batch, and of a piece.
         aggregates_first: the aggregate of the features is held for the whole run.
+        encodes: the first table holds what the model makes of features alone, which an exact pass keeps.
     """
 
     tables: list[int]
@@ -62,7 +64,10 @@ class Family:
     outside: int = 0
     either: int = 0
     everywhere: int = 0
+    edges: int = 0
+    piece_edges: int = 0
     aggregates_first: bool = False
+    encodes: bool = False
 
 
 def _weights(widths: Sequence[int], batch_norm: bool, normed: Sequence[int]) -> int:
@@ -74,7 +79,7 @@ def _gcn(z: Sizes, s: Config) -> Family:
     piece, twice = (2 + s.residual) * h, layers * (s.batch_norm and s.residual)
     if s.linear:  # kept: of each layer what it aggregated and its result
         weights, outside = _weights([f, *[h] * (layers + 1), c], s.batch_norm, [h] * layers), (f + h) * (s.input == "exact")
-        return Family([h] * layers, weights, f + (2 * layers + 3 + twice) * h + 2 * c, piece, outside)
+        return Family([h] * layers, weights, f + (2 * layers + 3 + twice) * h + 2 * c, piece, outside, encodes=True)
     tables, narrows = [h] * (layers - 1), c if c < h and layers > 1 else 0  # narrow rows of the halo are multiplied first
     kept = f + (max(0, 2 * layers - 3) + twice + s.batch_norm) * h + 4 * c
     weights = _weights([f, *tables, c], s.batch_norm, tables)
@@ -85,7 +90,7 @@ def _appnp(z: Sizes, s: Config) -> Family:
     f, h, c, hidden = z.features, s.hidden_channels, z.classes, [s.hidden_channels] * (s.mlp_layers - 1)
     start, exact = f + (1 + s.batch_norm) * sum(hidden), s.input == "exact"  # propagations keep nothing
     weights = _weights([f, *hidden, c], s.batch_norm, hidden)
-    return Family([c] * s.num_layers, weights, start + 3 * c, 2 * h, (start + c) * exact, 2 * h)
+    return Family([c] * s.num_layers, weights, start + 3 * c, 2 * h, (start + c) * exact, 2 * h, encodes=True)
 
 
 def _gcnii(z: Sizes, s: Config) -> Family:
@@ -93,10 +98,39 @@ def _gcnii(z: Sizes, s: Config) -> Family:
     two = not s.shared_weights
     weights = _weights([f, h], False, []) + _weights([h, c], s.batch_norm, layers) + len(layers) * (1 + two) * h * h
     kept = f + (len(layers) * (2 + two + (s.batch_norm and s.residual)) + 3) * h + c
-    return Family(layers, weights, kept, (3 + (two or s.residual)) * h, (f + h) * (s.input == "exact"))
+    return Family(layers, weights, kept, (3 + (two or s.residual)) * h, (f + h) * (s.input == "exact"), encodes=True)
 
 
-FAMILIES: dict[str, Callable[[Sizes, Config], Family]] = {"gcn": _gcn, "appnp": _appnp, "gcnii": _gcnii}
+def _gin(z: Sizes, s: Config) -> Family:
+    f, h, c, layers, tables = (
+        z.features,
+        s.hidden_channels,
+        z.classes,
+        s.num_layers,
+        [s.hidden_channels] * (s.num_layers - 1),
+    )
+    weights = layers + sum(a * h + h + h * b + b for a, b in pairwise([f, *tables, c])) + 2 * h * layers * s.batch_norm
+    kept = (
+        2 * f + ((3 + s.batch_norm) * layers - 1) * h + 4 * c
+    )  # of each layer its input, between the two linear ones, result
+    return Family(tables, weights, kept, max(2 * f, 3 * h), aggregates_first=True)
+
+
+def _pna(z: Sizes, s: Config) -> Family:
+    f, h, c, tables = z.features, s.hidden_channels, z.classes, [s.hidden_channels] * (s.num_layers - 1)
+    weights = sum(13 * a * b + b for a, b in pairwise([f, *tables, c])) + 2 * sum(tables) * s.batch_norm
+    kept = 17 * f + 19 * sum(tables) + max(4 * f, 13 * h) + 2 * c  # 12 aggregates of each layer's input, and what made them
+    edges = sum(tables) + max(2 * f, 3 * h) + 4 * s.num_layers  # messages; those of features need no gradient
+    return Family(tables, weights, kept, 20 * max(f, h), 0, max(f, h), edges=edges, piece_edges=2 * max(f, h) + 4)
+
+
+FAMILIES: dict[str, Callable[[Sizes, Config], Family]] = {
+    "gcn": _gcn,
+    "appnp": _appnp,
+    "gcnii": _gcnii,
+    "gin": _gin,
+    "pna": _pna,
+}
 
 
 class Run:
@@ -116,7 +150,7 @@ class Run:
             self.refreshed = -(-self.halo // s.refreshes)
         elif s.rest == "rest" and s.refresh_batch != "full":
             self.refreshed = self.rows if s.refresh_batch == "same" else n // 2
-        first = self.model.tables[: 2 if self.model.aggregates_first else 3]  # what a model starts with; two that take turns
+        first = self.model.tables[: 3 if self.model.encodes else 2]  # what a model starts with; two that take turns
         self.scratch = [Table(width, "float32", "device" if self.direct else s.history) for width in first]
         edges = z.edges + n
         self.reversed = z.directed or s.edge_dropout > 0.0  # edges that are dropped need to know their mirrors
@@ -212,9 +246,8 @@ def _exact(run: Run) -> Iterator[Array]:
     for table in run.scratch[:1]:
         rows, why = TIERS[table.place](run)[0], f"{len(run.scratch)} of float32, layers in turn"
         yield Array("scratch tables", rows, sum(map(run.nbytes, run.scratch)), why, "exact")
-    yield Array(
-        "a piece", run.here, 8 * n + 4 * CHUNK_ROWS[run.s.device] * model.piece, "its rows in one layer; all ids", "exact"
-    )
+    piece = 4 * CHUNK_ROWS[run.s.device] * (model.piece + model.piece_edges * run.z.edges // n)
+    yield Array("a piece", run.here, 8 * n + piece, "its rows in one layer; ids of all pieces", "exact")
     yield Array("rows multiplied first", run.here, 4 * n * model.everywhere * run.direct, "[N, classes]", "exact")
     yield Array("results", run.here if run.direct else "host", 4 * n * run.z.classes, "[N, classes]", "exact")
     scored = 4 * n * run.z.classes * (run.direct and run.here == "GPU")
@@ -224,6 +257,7 @@ def _exact(run: Run) -> Iterator[Array]:
 def _step(run: Run) -> Iterator[Array]:
     model, rows, halo = run.model, run.rows, run.halo * (run.model.outside > 0)
     size = 4 * (rows * model.kept + halo * model.outside + max(rows, halo) * model.either)
+    size += 4 * rows * run.z.edges // run.z.nodes * model.edges
     why = f"for backward, of {rows:,} rows" + f" and perhaps {halo:,} around them" * (halo > 0)
     yield Array("activations", run.here, size, why, "step")
     refresh = 4 * run.refreshed * 3 * max(model.tables, default=0)

@@ -129,7 +129,7 @@ def write_summary(folder: Path, runs: Sequence[Path]) -> Path:
         rows.append((str(run.settings.get("seed", "-")), *scores, duration(run.seconds), run.state, where))
     found = [run.best for run in each if run.best is not None]
     rows.append((f"mean ± std of {len(found)}", *(_spread([best[i] for best in found]) for i in (1, 2)), "", "", "", ""))
-    divided = dict.fromkeys(partition_text(run.summary["partition"]) for run in each if "partition" in run.summary)
+    divided = dict.fromkeys(partition_text(run.summary["partition"]) for run in each if run.summary.get("partition"))
     rows += [("partition", text) for text in divided]
     names = dict.fromkeys(name for run in each for name in run.settings)
     settings = [(name, ", ".join(dict.fromkeys(str(run.settings.get(name, "-")) for run in each))) for name in names]

@@ -15,7 +15,8 @@ from .. import __version__
 from ..config import Config
 from ..data.clusters import ClusterData, load_data, refuse_without
 from ..data.sizes import sizes_of
-from ..nn import HistoryGNN
+from ..nn import HistoryGNN, model_named
+from ..utils.errors import UserError
 from ..utils.machine import device_of, processor, readable
 from ..utils.progress import notice, progress
 from .checkpoint import Unusable, epoch_path, epochs, read, read_tables, remove_after, remove_old, write, write_tables
@@ -44,7 +45,7 @@ class Run:
         # Whatever can be refused is refused before the folder is touched.
         state = None if resume is None else read(resume, config, loaded.fingerprint)[0]
         if state is not None and state["epoch"] > config.epochs:
-            raise ValueError(
+            raise UserError(
                 f"epochs is {config.epochs}, but {resume} is of epoch {state['epoch']} already; give --epochs "
                 f"{state['epoch']} or more"
             )
@@ -85,8 +86,8 @@ class Run:
             notice(f"{there}; history tables as they were saved")
         else:
             notice(
-                f"{there}; no history tables were saved with it: they are filled by an exact pass, and the run goes on "
-                "a little differently than it would have (--save-history keeps them)"
+                f"{there}; histories were not saved and are filled by an exact pass, so losses differ slightly; "
+                "--save-history keeps them"
             )
             self.trainer.begin()
             self._keep_best()
@@ -164,7 +165,7 @@ class Run:
             "seconds": self.seconds, "parameters": parameters, "seed": self.config.seed,
             "memory": peak_memory(self.trainer.device), "machine": processor(), "command": self.command,
             "versions": {"rest_triton": __version__, "torch": torch.__version__, "python": platform.python_version()},
-            "epochs": self.config.epochs, "finished": True,
+            "epochs": self.config.epochs, "finished": True, "partition": self.trainer.loaded.partition_summary,
         }  # fmt: skip
         self.directory.write_summary(summary)
         write_report(self.directory.path)
@@ -195,7 +196,7 @@ def train(
         refuse_without(config.dataset, features=sizes.features > 0, labels=sizes.classes > 0)
         made = refuse_if_too_large(sizes, config, limits_here(config, config.root))
         print(f"memory, as planned: {', '.join(f'{readable(need)} of {tier}' for tier, need in made.totals.items())}")
-    loaded = load_data(config, getattr(model, "normalise", "gcn"))
+    loaded = load_data(config, (model_named(config.model) if model is None else model).normalise)
     print(loaded.about)
     path = new_folder(config) if resume is None else resume if checked is None else checked.parent.parent
     began(path)

@@ -16,6 +16,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from .errors import UserError
+from .files import is_alive
 
 LOCK = "lock"
 
@@ -92,17 +93,6 @@ def _remove_stale(path: Path, way_out: str) -> None:
     if boot == _boot() and is_alive(pid):
         raise InUse(f"{path.parent} is being written by process {pid}; {way_out}")
     path.unlink(missing_ok=True)
-
-
-def is_alive(pid: int) -> bool:
-    """Whether a process with this id runs on this host."""
-    try:
-        os.kill(pid, 0)  # signal 0 only checks
-    except ProcessLookupError:
-        return False
-    except PermissionError:  # it runs, as another user
-        return True
-    return True
 
 
 def _boot() -> str:

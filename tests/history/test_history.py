@@ -125,9 +125,7 @@ def test_pinned_without_a_gpu_says_so_once(capsys: pytest.CaptureFixture[str], m
     monkeypatch.setattr(History, "_said_so", False)
     assert History(N, WIDTHS, place="pinned").tables[0].in_place
     History(N, WIDTHS, place="pinned")
-    assert (
-        capsys.readouterr().err == "history: pinned memory belongs to a GPU; without one, tables are in ordinary memory\n"
-    )
+    assert capsys.readouterr().err == "history: pinned memory belongs to a GPU; without one, tables are in ordinary memory\n"
 
 
 def test_bad_arguments(tmp_path: Path) -> None:

@@ -12,13 +12,16 @@ def csr(source: Tensor, target: Tensor, n: int) -> tuple[Tensor, Tensor]:
     return rowptr, source[order]
 
 
-def random(n: int = 40, edges: int = 150, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """Directed; duplicate edges, self-loops, isolated nodes and empty rows all occur (asserted)."""
+def random(n: int = 40, edges: int = 150, seed: int = 0, hub: int = 0) -> tuple[Tensor, Tensor]:
+    """Directed; duplicate edges, self-loops, isolated nodes and empty rows all occur (asserted). Node 0 gets
+    ``hub`` more."""
     g = torch.Generator().manual_seed(seed)
     busy = n * 3 // 4  # the last quarter has no edges at all
     source, target = (torch.randint(0, busy, (edges,), generator=g) for _ in range(2))
     source = torch.cat([source, source[:5], torch.arange(3)])
     target = torch.cat([target, target[:5], torch.arange(3)])
+    source = torch.cat([source, torch.randint(0, busy, (hub,), generator=g)])
+    target = torch.cat([target, torch.zeros(hub, dtype=torch.int64)])
     rowptr, col = csr(source, target, n)
     assert (rowptr.diff() == 0).any() and (source == target).any()
     return rowptr, col

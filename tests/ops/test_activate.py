@@ -7,9 +7,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from rest_triton.ops import activate, column_moments, use_backend
+from rest_triton.ops import activate, backend, column_moments, use_backend
 
+from ..conftest import PLACES
 from .budget import assert_within_budget
+from .pairs import pairwise
 
 F32, BF16, F16 = torch.float32, torch.bfloat16, torch.float16
 TABLE = 60
@@ -33,36 +35,34 @@ class Case:
 
 
 PLAIN = Case()
-CASES: dict[str, Case] = {f"width-{w}": replace(PLAIN, width=w, dropout=0.5) for w in (1, 3, 32, 47, 100, 128, 256)}
+ANY = dict(
+    width=[1, 3, 47, 100, 128, 256], h=[F32, BF16, F16], history=[F32, BF16, F16, None], scale=[True, False],
+    shift=[True, False], learn=[True, False], relu=[True, False], dropout=[0.0, 0.5], rows=[True, False],
+    own_history_rows=[False, True], strided=[False, True], moments=[False, True],
+)  # fmt: skip
+
+
+def never(chosen: dict[str, Any]) -> bool:
+    """Moments without the scale and shift that they go into; rows of a history that is not there."""
+    without_vectors = not (chosen.get("scale", True) and chosen.get("shift", True))
+    return (chosen.get("moments", False) and without_vectors) or (
+        chosen.get("own_history_rows", False) and chosen.get("history", F32) is None
+    )
+
+
+CASES: dict[str, Case] = {f"pairs-{n}": replace(PLAIN, **chosen) for n, chosen in enumerate(pairwise(ANY, never))}
+# One at a time, where all other options would hide it.
 CASES |= {
-    f"{str(h)[6:]}-into-{str(t)[6:]}": replace(PLAIN, h=h, history=t, dropout=0.3)
-    for h in (F32, BF16, F16)
-    for t in (F32, BF16, F16)
-}
-CASES |= {
+    "plain": PLAIN,
     "zero-rows": replace(PLAIN, count=0),
-    "no-history": replace(PLAIN, history=None),
-    "no-scale": replace(PLAIN, scale=False),
-    "no-shift": replace(PLAIN, shift=False),
+    "moments-zero-rows": replace(PLAIN, moments=True, count=0),
+    "dropout-all": replace(PLAIN, dropout=1.0),
+    "nothing": replace(PLAIN, scale=False, shift=False, relu=False, history=None),
     "relu-only": replace(PLAIN, scale=False, shift=False, history=None),
     "relu-dropout": replace(PLAIN, scale=False, shift=False, dropout=0.5),
     "dropout-only": replace(PLAIN, scale=False, shift=False, relu=False, dropout=0.5),
-    "no-relu": replace(PLAIN, relu=False, dropout=0.5),
-    "frozen": replace(PLAIN, learn=False, dropout=0.5),
-    "frozen-no-relu": replace(PLAIN, learn=False, relu=False, dropout=0.5),
-    "default-rows": replace(PLAIN, rows=False, dropout=0.5),
-    "own-history-rows": replace(PLAIN, own_history_rows=True, dropout=0.5),
-    "dropout-all": replace(PLAIN, dropout=1.0),
-    "strided": replace(PLAIN, strided=True, dropout=0.5),
     "moments": replace(PLAIN, moments=True, dropout=0.5),
-    "moments-width-47": replace(PLAIN, moments=True, width=47, history=None),
-    "moments-no-relu": replace(PLAIN, moments=True, relu=False),
-    "moments-frozen": replace(PLAIN, moments=True, learn=False),
-    "moments-bfloat16": replace(PLAIN, moments=True, h=BF16, dropout=0.5),
-    "moments-strided": replace(PLAIN, moments=True, strided=True),
-    "moments-zero-rows": replace(PLAIN, moments=True, count=0),
-    "nothing": replace(PLAIN, scale=False, shift=False, relu=False, history=None),
-}
+}  # fmt: skip
 
 
 def run(case: Case, precision: torch.dtype | None, device: torch.device) -> dict[str, Tensor]:
@@ -107,6 +107,15 @@ def test_against_the_definition(name: str, place: torch.device) -> None:
     assert got.keys() == plain.keys()
     for key in got:
         assert_within_budget(key, got[key], plain[key], truth[key])
+
+
+@pytest.mark.parametrize("place", PLACES[1:], indirect=True)
+def test_sums_of_programs_that_take_several_tiles(place: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    from rest_triton.kernels import gpu
+
+    monkeypatch.setitem(gpu.activate_backward.__globals__, "PARTIAL_PROGRAMS", 2)
+    monkeypatch.setitem(CASES, "tiles", replace(PLAIN, count=50, width=128, dropout=0.5))
+    test_against_the_definition("tiles", place)
 
 
 def test_definition_is_torch_batch_norm_and_relu() -> None:
@@ -157,17 +166,16 @@ def test_gradcheck_of_the_definition() -> None:
         assert torch.autograd.gradcheck(lambda *t: activate(*t, dropout=0.4, seed=3), (h, scale, shift))
 
 
-@pytest.mark.parametrize("scale", [False, True])
-@pytest.mark.parametrize("shift", [False, True])
-def test_nan_stays_nan_where_kept(scale: bool, shift: bool, place: torch.device) -> None:
+@pytest.mark.parametrize("vectors", [False, True])
+def test_nan_stays_nan_where_kept(vectors: bool, place: torch.device) -> None:
     """A diverged run must show: ReLU does not turn NaN into 0. A dropped element is 0 whatever it was."""
     h = torch.full((4, 40), torch.nan, device=place)
     table = torch.zeros(4, 40, device=place)
     ones = torch.ones(40, device=place)
-    vectors = ones if scale else None, ones if shift else None
-    y = activate(h, *vectors, dropout=0.5, seed=1, history=table)
+    given = (ones, ones) if vectors else (None, None)
+    y = activate(h, *given, dropout=0.5, seed=1, history=table)
     with use_backend("torch"):
-        expected = activate(h, *vectors, dropout=0.5, seed=1)
+        expected = activate(h, *given, dropout=0.5, seed=1)
     assert table.isnan().all()
     assert torch.equal(y.isnan(), expected.isnan()) and 0 < int(y.isnan().sum()) < y.numel()
 
@@ -191,6 +199,20 @@ def test_rows_out_of_the_batch_are_not_written(place: torch.device) -> None:
     untouched = torch.ones(TABLE, dtype=torch.bool, device=place)
     untouched[rows] = False
     assert (table[untouched] == 7).all() and (table[rows] == 1).all()
+
+
+def test_nothing_is_written_beside_the_gradients(place: torch.device) -> None:
+    """The launcher of the backward, with results that lie inside larger memory."""
+    memory = torch.full((24, 60), 7.0, device=place)
+    grad_h, grad_scale, grad_shift = memory[1:21, 4:51], memory[21, 4:51], memory[22, 4:51]
+    h, grad_y, ones = (torch.ones(shape, device=place) for shape in ((20, 47), (20, 47), (47,)))
+    backend.kernels(place).activate_backward(
+        grad_h, grad_scale, grad_shift, grad_y, h, ones, ones, None, saved_is_output=False, relu=True, dropout=0.0, seed=0
+    )
+    for result, value in ((grad_h, 1), (grad_scale, 20), (grad_shift, 20)):
+        assert (result == value).all()
+        result.fill_(7.0)
+    assert (memory == 7.0).all()
 
 
 @pytest.mark.parametrize("count", [1, 5000])

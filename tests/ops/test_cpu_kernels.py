@@ -40,7 +40,7 @@ def batches(draw: Any) -> tuple[Adjacency, torch.Tensor, torch.Tensor, torch.Ten
     return Adjacency(rowptr, col.int(), row_scale=scale, col_scale=scale), rows, position, x, history
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(batches(), st.sampled_from([0.0, 0.5]))
 def test_random_batches(batch: Any, dropout: float) -> None:
     adj, rows, position, x, history = batch
@@ -179,6 +179,7 @@ print(time.process_time() - begin)
 """
 
 
+@pytest.mark.thorough
 def test_compiled_once_and_cached(tmp_path: Path) -> None:
     """Every kernel: within 15 s the first time on this machine, within 1 s from then on (of processor time: whatever
     else runs here meanwhile does not count)."""
@@ -189,7 +190,9 @@ def test_compiled_once_and_cached(tmp_path: Path) -> None:
         return float(run.stdout)
 
     first = seconds()
-    later = min(seconds() for _ in range(3))
+    later = seconds()
+    if later >= 1:  # once more: the first look at new files is the slowest
+        later = seconds()
     assert first < 15, f"compiling all CPU kernels took {first:.1f} s"
     assert later < 1, f"loading all CPU kernels from the cache took {later:.2f} s"
 

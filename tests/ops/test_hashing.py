@@ -34,20 +34,20 @@ def test_definition_is_the_written_formula(seed: int) -> None:
     assert edge_kept(seed, rows, 0.3).tolist() == [b >= _hash.threshold(0.3) for b in bits]
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", [1, -(2**63)])
 def test_every_backend_drops_the_same_features(seed: int, place: torch.device) -> None:
     rows = torch.tensor([0, 1, 77, 2**40, 3])
     y = activate(torch.ones(5, 70, device=place), dropout=0.3, seed=seed, rows=rows.to(place))
     assert torch.equal(y.cpu() != 0, feature_kept(seed, rows, 70, 0.3))
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", [1, -(2**63)])
 def test_every_backend_drops_the_same_edges(seed: int, place: torch.device) -> None:
     """A node with one edge each: the result is 0 just where the edge is dropped."""
     n = 50
     adj = Adjacency(torch.arange(n + 1, device=place), torch.arange(n, device=place))
-    everyone, position = torch.arange(n, device=place), torch.arange(n, dtype=torch.int32, device=place)
-    out = history_spmm(adj, everyone, position, torch.ones(n, 1, device=place), edge_dropout=0.3, seed=seed)
+    nodes, position = torch.arange(n, device=place), torch.arange(n, dtype=torch.int32, device=place)
+    out = history_spmm(adj, nodes, position, torch.ones(n, 1, device=place), edge_dropout=0.3, seed=seed)
     assert torch.equal(out.cpu().squeeze(1) != 0, edge_kept(seed, torch.arange(n), 0.3))
 
 

@@ -1,6 +1,7 @@
 """gather_rows, scatter_rows and halo against their definitions on every backend."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -9,38 +10,35 @@ from rest_triton.ops import Adjacency, gather_rows, halo, scatter_rows, use_back
 
 from . import graphs
 from .budget import assert_within_budget
+from .pairs import pairwise
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
-@pytest.mark.parametrize("width", [1, 3, 47, 128])
-@pytest.mark.parametrize("into", DTYPES)
-@pytest.mark.parametrize("table", DTYPES)
-def test_gather(table: torch.dtype, into: torch.dtype, width: int, place: torch.device) -> None:
-    values = torch.randn(30, width).to(table)
-    index = torch.tensor([29, 0, 5, 5, 7])
-    got = gather_rows(values.to(place), index.to(place), dtype=into)
-    assert torch.equal(got.cpu(), values[index].to(into))
+def named(**options: Sequence[Any]) -> dict[str, dict[str, Any]]:
+    return {"-".join(str(value).removeprefix("torch.") for value in case.values()): case for case in pairwise(options)}
 
 
-def test_gather_without_dtype_keeps_the_tables(place: torch.device) -> None:
-    assert (
-        gather_rows(torch.ones(3, 2, dtype=torch.float16, device=place), torch.tensor([1], device=place)).dtype
-        == torch.float16
-    )
+GATHERS = named(table=DTYPES, into=DTYPES, width=(1, 3, 47, 128))
+SCATTERS = named(table=DTYPES, source=DTYPES, blend=(1.0, 0.3, 0.0), width=(1, 47, 128))
+HALOS = named(kind=tuple(graphs.KINDS), share=(0.0, 0.3, 1.0), col=(torch.int32, torch.int64))
 
 
-@pytest.mark.parametrize("table", DTYPES)
-@pytest.mark.parametrize("into", DTYPES)
-def test_gather_into_a_buffer(table: torch.dtype, into: torch.dtype, place: torch.device) -> None:
-    values, index = torch.randn(30, 47).to(table).to(place), torch.tensor([3, 29, 0, 3], device=place)
-    buffer = torch.full((6, 50), 7.0, dtype=into, device=place)
-    out = buffer[1:5, :47]
+@pytest.mark.parametrize("name", GATHERS)
+def test_gather(name: str, place: torch.device) -> None:
+    table, into, width = GATHERS[name].values()
+    values, index = torch.randn(30, width).to(table), torch.tensor([29, 0, 5, 5, 7])
+    expected = values[index].to(into)
+    values, index = values.to(place), index.to(place)
+    assert torch.equal(gather_rows(values, index, dtype=into).cpu(), expected)
+    buffer = torch.full((7, width + 3), 7.0, dtype=into, device=place)
+    out = buffer[1:6, :width]
     assert gather_rows(values, index, out=out) is out
-    assert torch.equal(out, values[index].to(into))
-    buffer[1:5, :47] = 7.0
+    assert torch.equal(out.cpu(), expected)
+    buffer[1:6, :width] = 7.0
     assert bool((buffer == 7.0).all())  # nothing beside it was touched
-    assert gather_rows(values, index[:0], out=buffer[:0, :47]).shape == (0, 47)
+    assert gather_rows(values, index[:0], out=buffer[:0, :width]).shape == (0, width)
+    assert gather_rows(values, index).dtype == table
 
 
 def test_gather_strided_and_empty(place: torch.device) -> None:
@@ -74,11 +72,10 @@ def test_gradient_of_gather(dtype: torch.dtype, place: torch.device) -> None:
     assert_within_budget("grad table", got, plain, truth)
 
 
-@pytest.mark.parametrize("blend", [1.0, 0.3, 0.0])
-@pytest.mark.parametrize("source", DTYPES)
-@pytest.mark.parametrize("table", DTYPES)
-def test_scatter(table: torch.dtype, source: torch.dtype, blend: float, place: torch.device) -> None:
-    old, new = torch.randn(30, 47).to(table), torch.randn(3, 47).to(source)
+@pytest.mark.parametrize("name", SCATTERS)
+def test_scatter(name: str, place: torch.device) -> None:
+    table, source, blend, width = SCATTERS[name].values()
+    old, new = torch.randn(30, width).to(table), torch.randn(3, width).to(source)
     index = torch.tensor([29, 0, 5])
     expected, expected_stamp = old.clone(), torch.zeros(30, dtype=torch.int32)
     with use_backend("torch"):
@@ -122,10 +119,9 @@ def test_scatter_takes_values_not_gradients() -> None:
     assert not table.requires_grad and table[1].sum() == 6
 
 
-@pytest.mark.parametrize("col", [torch.int32, torch.int64])
-@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
-@pytest.mark.parametrize("kind", graphs.KINDS)
-def test_halo(kind: str, share: float, col: torch.dtype, place: torch.device) -> None:
+@pytest.mark.parametrize("name", HALOS)
+def test_halo(name: str, place: torch.device) -> None:
+    kind, share, col = HALOS[name].values()
     rowptr, neighbours = graphs.KINDS[kind](70)  # more than one word of a bitmap
     rows = torch.randperm(70)[: int(70 * share)]
     expected = sorted(

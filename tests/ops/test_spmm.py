@@ -9,16 +9,19 @@ from torch import Tensor
 
 from rest_triton.ops import Adjacency, history_spmm, use_backend
 
+from ..conftest import COMPILED, PLACES
+from . import graphs
 from .budget import assert_within_budget
 from .graphs import KINDS
+from .pairs import pairwise
 
 F32, BF16, F16 = torch.float32, torch.bfloat16, torch.float16
 
 
 @dataclass(frozen=True)
 class Case:
-    graph: str = "random"
-    n: int = 40
+    graph: str = "hub"
+    n: int = 16
     width: int = 32
     share: float = 0.6  # of the nodes that are in the batch
     x: torch.dtype | None = F32
@@ -38,46 +41,44 @@ class Case:
 
 
 PLAIN = Case()
-CASES: dict[str, Case] = {f"width-{w}": replace(PLAIN, width=w) for w in (1, 3, 32, 47, 100, 128, 256, 300)}
+# Node 0 has more edges than two blocks of 32, which is what a warp resolves at once.
+GRAPHS = KINDS | {"hub": lambda n: graphs.random(n, 40, hub=70)}
+ANY = dict(
+    graph=["hub", "undirected", "star", "chain"], width=[1, 3, 47, 100, 128, 256, 300],
+    x=[F32, BF16, F16, None], history=[F32, BF16, F16, None], residual=[None, F32, BF16], out=[None, F32, BF16],
+    col=[torch.int32, torch.int64], row_scale=[True, False], col_scale=[True, False], edge_weight=[False, True],
+    edge_id=[None, torch.int32, torch.int64], edge_dropout=[0.0, 0.4], grad_history=[None, F32, BF16],
+    staged=[False, True], strided=["", "rows", "columns", "vectors"],
+)  # fmt: skip
+
+
+def never(chosen: dict[str, Any]) -> bool:
+    """No source at all; or a staging buffer, which holds the halo only, and no rows of the batch beside it."""
+    return chosen.get("x", F32) is None and (chosen.get("history", F32) is None or chosen.get("staged", False))
+
+
+CASES: dict[str, Case] = {f"pairs-{n}": replace(PLAIN, **chosen) for n, chosen in enumerate(pairwise(ANY, never))}
+# One option at a time, where all others would hide it or are not allowed beside it, and cases that other tests take up.
 CASES |= {
-    f"{str(x)[6:]}-over-{str(h)[6:]}": replace(PLAIN, x=x, history=h, width=47)
-    for x in (F32, BF16, F16)
-    for h in (F32, BF16, F16)
-}
-CASES |= {f"bfloat16-width-{w}": replace(PLAIN, x=BF16, history=BF16, width=w) for w in (1, 128, 256)}
-CASES |= {f"graph-{kind}": replace(PLAIN, graph=kind) for kind in KINDS}
-CASES |= {
+    "plain": PLAIN,
+    "edgeless": replace(PLAIN, graph="edgeless"),
+    "rows-of-a-whole-block": replace(PLAIN, graph="star", n=33),  # node 0 has 32 edges
     "no-x": replace(PLAIN, x=None),
-    "no-x-bfloat16": replace(PLAIN, x=None, history=BF16),
     "no-history": replace(PLAIN, history=None),
+    "no-scales": replace(PLAIN, row_scale=False, col_scale=False),
     "zero-halo": replace(PLAIN, share=1.0),
     "zero-halo-no-history": replace(PLAIN, share=1.0, history=None),
     "all-halo": replace(PLAIN, share=0.0, x=None),
     "zero-rows": replace(PLAIN, share=0.0),
     "staging-slots": replace(PLAIN, staged=True),
-    "staging-slots-bfloat16": replace(PLAIN, staged=True, history=BF16),
-    "no-scales": replace(PLAIN, row_scale=False, col_scale=False),
-    "row-scale-only": replace(PLAIN, col_scale=False),
-    "col-scale-only": replace(PLAIN, row_scale=False),
-    "int64-col": replace(PLAIN, col=torch.int64),
     "residual": replace(PLAIN, residual=F32),
-    "residual-bfloat16": replace(PLAIN, residual=BF16),
     "edge-weight": replace(PLAIN, edge_weight=True),
-    "edge-weight-mixed": replace(PLAIN, edge_weight=True, history=BF16, x=F16, width=47),
-    "edge-weight-named": replace(PLAIN, edge_weight=True, edge_id=torch.int32),
-    "edge-weight-named-wide": replace(PLAIN, edge_weight=True, edge_id=torch.int64),
     "edge-dropout": replace(PLAIN, edge_dropout=0.4),
-    "edge-dropout-named": replace(PLAIN, edge_dropout=0.4, edge_id=torch.int64),
     "edge-dropout-all": replace(PLAIN, edge_dropout=1.0),
     "grad-history": replace(PLAIN, grad_history=F32),
-    "grad-history-bfloat16": replace(PLAIN, grad_history=BF16),
     "undirected-shared": replace(PLAIN, graph="undirected", share_reverse=True),
     "undirected-shared-grad-history": replace(PLAIN, graph="undirected", share_reverse=True, grad_history=F32),
-    "out-bfloat16": replace(PLAIN, out=BF16),
-    "out-float32": replace(PLAIN, x=BF16, out=F32),
-    "row-strided": replace(PLAIN, strided="rows"),
-    "vectors-strided": replace(PLAIN, edge_weight=True, edge_id=torch.int64, strided="vectors"),
-    "column-strided": replace(PLAIN, strided="columns"),
+    "bfloat16": replace(PLAIN, x=BF16, history=BF16, width=256),  # a lane takes eight elements, the most there are
     "everything": Case(
         width=47, x=BF16, history=F16, residual=F32, out=F32, col=torch.int64, edge_weight=True, edge_id=torch.int64,
         edge_dropout=0.3, grad_history=BF16, staged=True, strided="rows",
@@ -145,11 +146,10 @@ def problem(case: Case, seed: int = 0) -> Problem:
     def randn(rows: int, dtype: torch.dtype) -> Tensor:
         return torch.randn(rows, case.width, generator=g).to(dtype)
 
-    rowptr, col = KINDS[case.graph](case.n)
+    rowptr, col = GRAPHS[case.graph](case.n)
     n, edges = case.n, col.numel()
     in_batch = torch.rand(n, generator=g) < case.share
-    if case.graph == "star":
-        in_batch[0] = True
+    in_batch[0] = case.share > 0  # where the hub is
     order = torch.randperm(n, generator=g)
     batch = order[in_batch[order]]
     rows = order[: n // 2] if case.x is None else batch
@@ -193,7 +193,7 @@ def test_against_the_definition(name: str, place: torch.device) -> None:
         assert_within_budget(key, got[key], plain[key], truth[key])
 
 
-@pytest.mark.parametrize("name", ["width-3", "edge-weight", "everything", "no-history", "grad-history", "staging-slots"])
+@pytest.mark.parametrize("name", ["plain", "edge-weight", "everything", "no-history", "grad-history", "staging-slots"])
 def test_definition_against_loops(name: str) -> None:
     """The definition itself, against the formula written as loops over Python numbers."""
     case = CASES[name]
@@ -223,7 +223,7 @@ def test_definition_against_loops(name: str) -> None:
         torch.testing.assert_close(got[i], total, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", ["width-3", "residual", "edge-weight", "edge-dropout", "undirected-shared"])
+@pytest.mark.parametrize("name", ["plain", "residual", "edge-weight", "edge-dropout", "undirected-shared"])
 def test_gradcheck_of_the_definition(name: str) -> None:
     task = problem(replace(CASES[name], width=3))
     adj = task.adj.undirected() if task.share_reverse else task.adj
@@ -242,7 +242,7 @@ def test_gradcheck_of_the_definition(name: str) -> None:
 
 def test_double_backward(place: torch.device) -> None:
     """The backward of the op is the op: it can be differentiated again."""
-    task = problem(replace(PLAIN, width=3))
+    task = problem(replace(PLAIN, width=3, graph="random", n=40))
 
     def second(precision: torch.dtype, device: torch.device) -> Tensor:
         fields = (getattr(task.adj, n) for n in ("rowptr", "col", "row_scale", "col_scale"))
@@ -270,7 +270,7 @@ def test_a_hub_of_degree_10000(history: torch.dtype) -> None:
         assert_within_budget(key, got[key], plain[key], truth[key])
 
 
-@pytest.mark.parametrize("name", ["graph-star", "graph-random", "everything", "edge-dropout", "no-x"])
+@pytest.mark.parametrize("name", ["plain", "everything", "no-x"])
 def test_rows_split_at_hubs(name: str, place: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a hub at five edges and segments of four, most rows are split: the results stay."""
     from rest_triton.kernels import gpu
@@ -283,9 +283,20 @@ def test_rows_split_at_hubs(name: str, place: torch.device, monkeypatch: pytest.
     test_against_the_definition(name, place)
 
 
-@pytest.mark.parametrize("name", ["width-47", "bfloat16-over-float16", "edge-weight", "edge-dropout", "everything"])
+@pytest.mark.parametrize("place", PLACES[1:], indirect=True)
+def test_gradients_of_edges_in_several_steps(place: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With one program a row and 32 edges a step, node 0 takes three steps."""
+    from rest_triton.kernels import gpu
+
+    monkeypatch.setitem(gpu.edge_grad.__globals__, "EDGE_GRAD_SPLIT", 1)  # the programs
+    monkeypatch.setattr(gpu.launch, "EDGE_GRAD_SPLIT", 1)  # the setting that they are compiled with
+    test_against_the_definition("edge-weight", place)
+
+
+@pytest.mark.parametrize("place", COMPILED, indirect=True)
+@pytest.mark.parametrize("name", ["plain", "bfloat16", "edge-weight", "edge-dropout", "everything"])
 def test_bitwise_repeatable_on_any_number_of_threads(name: str, place: torch.device, threads: Any) -> None:
-    task = problem(replace(CASES[name], n=200 if place.type == "cuda" else 40))
+    task = problem(replace(CASES[name], n=200))
     results = []
     for count in (1, 2, 3, 2):
         threads(count)
@@ -298,11 +309,11 @@ def test_bitwise_repeatable_on_any_number_of_threads(name: str, place: torch.dev
 def test_row_does_not_depend_on_the_batch_around_it(place: torch.device) -> None:
     """With exact histories a row's bits are the same alone, in a batch, and with all nodes."""
     task = problem(replace(PLAIN, share=1.0, width=47))
-    table = torch.empty(40, 47)
+    table = torch.empty(PLAIN.n, 47)
     table[task.rows] = task.tensors["x"]
     full = history_spmm(
         Adjacency(*(getattr(task.adj, n).to(place) for n in ("rowptr", "col", "row_scale", "col_scale"))),
-        torch.arange(40, device=place), ~torch.arange(40, dtype=torch.int32, device=place), None, table.to(place),
+        torch.arange(PLAIN.n, device=place), ~torch.arange(PLAIN.n, dtype=torch.int32, device=place), None, table.to(place),
     )  # fmt: skip
     got = task.run(None, place)["out"]
     assert torch.equal(got, full[task.rows.to(place)])
@@ -313,6 +324,15 @@ def test_a_dropped_edge_hides_what_is_behind_it(place: torch.device) -> None:
     task = problem(replace(PLAIN, x=None, edge_dropout=1.0))
     task.tensors["history"].fill_(torch.nan)
     assert torch.equal(task.run(None, place)["out"].cpu(), torch.zeros(len(task.rows), 32))
+
+
+def test_a_neighbour_without_a_source_weighs_nothing(place: torch.device) -> None:
+    """Also where its scale is infinite, as that of an isolated node may be."""
+    task = problem(CASES["no-history"])
+    expected = task.run(None, place)
+    assert task.adj.col_scale is not None
+    task.adj.col_scale[task.position < 0] = torch.inf
+    assert torch.equal(task.run(None, place)["out"], expected["out"])
 
 
 def test_rows_of_other_nodes_are_not_read(place: torch.device) -> None:

@@ -29,7 +29,7 @@ def check(log: Sequence[Record], known: Iterable[Tensor] = ()) -> list[str]:
     may give it away too early. (The writer is no stream but a thread: it holds what it uses.)
 
     Args:
-        known: tensors that are never given away, so that nobody need keep them. What no op of the log allocated is known.
+        known: tensors that are never given away, so that no stream need keep them. What no op of the log allocated is known.
 
     The cost is linear in the ops, times the pieces into which the others cut what an op touches.
     """

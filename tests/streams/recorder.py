@@ -8,7 +8,7 @@ CudaStreams would be given the same, and of their order only this would be certa
     a before b   if an event marks a's stream after a, and b's stream waits for it before b
     a before c   if a is before b and b before c
 
-``rest_triton.ordering`` says whether that is enough.
+``ordering.py`` says whether that is enough.
 
 What goes past torch is not seen: NumPy, files, ``tolist``. Numbers taken out of tensors (``item``) stay those of the
 recording; that the host waited for them counts for nothing. Backward is taken to run on the stream that asks for it, which
@@ -28,12 +28,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 import rest_triton
-from rest_triton.history import streams as _lanes
+from rest_triton.history import streams as _streams
 from rest_triton.history.streams import Event, Streams
 
 _EMPTY = {f"aten::{name}" for name in ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided")}
-#: Code that is between an op and the line that a person would call its place.
-_BETWEEN = (str(Path(torch.__file__).parent), str(Path(rest_triton.__file__).parent / "ops"), __file__, _lanes.__file__)
+#: Code between an op and the line of the program that asked for it.
+_BETWEEN = (str(Path(torch.__file__).parent), str(Path(rest_triton.__file__).parent / "ops"), __file__, _streams.__file__)
 
 
 class Span(NamedTuple):
@@ -95,7 +95,7 @@ class Recording(Streams):
             h = x * 2
             streams.submit(IO, lambda: table.copy_(h), writes=[resource], inputs=[h])
             y = streams.submit(COMPUTE, lambda: table.sum(), reads=[resource])
-        assert rest_triton.ordering.check(streams.log) == []
+        assert check(streams.log) == []
     """
 
     def __init__(self) -> None:

@@ -1,12 +1,13 @@
 """Checkpoints hold everything: a run that was stopped and taken up again is the same run, bit by bit."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from rest_triton.config import Config
+from rest_triton.config import RENAMED, Config
 from rest_triton.training import checkpoint
 from rest_triton.training import run as session
 from rest_triton.training.trainer import Trainer
@@ -39,6 +40,20 @@ def test_everything_is_in_it(order: str, data: Data, tmp_path: Path) -> None:
     assert not any(same(written[name], value) for name, value in second.state().items() if name != "method")
     second.load(state["trainer"])
     assert same(second.state(), written)
+
+
+def test_a_checkpoint_with_old_names(data: Data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a run of before its settings were renamed: it is read, and of this run."""
+    old = {new: name for name, new in RENAMED.items()}
+    config = data.config(epochs=1)
+    with monkeypatch.context() as before:
+        before.setattr(checkpoint, "asdict", lambda c: {old.get(name, name): v for name, v in asdict(c).items()})
+        data.run(config, tmp_path)
+    assert b'"parts": ' in newest(tmp_path).read_bytes() and b'"batch_size"' not in newest(tmp_path).read_bytes()
+    _, settings = checkpoint.read(newest(tmp_path), config, data.loaded.fingerprint)
+    assert Config(**settings) == config
+    with pytest.raises(checkpoint.Unusable, match="is of another run, with num_parts 6 instead of 5"):
+        checkpoint.read(newest(tmp_path), config.changed(num_parts=5), data.loaded.fingerprint)
 
 
 CASES = {

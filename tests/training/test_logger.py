@@ -84,6 +84,9 @@ def test_curves(tmp_path: Path, tensorboard: list[SummaryWriter]) -> None:
         "loss": {1: 1.0, 2: 0.5}, "time/data": {1: 0.5, 2: 0.5}, "staleness/0": {1: 0.5, 2: 0.5},
         "staleness/1": {1: 0.25, 2: 0.25},
     }  # fmt: skip
+    resumed = RunDirectory(tmp_path)
+    resumed.append(record(3))
+    assert tensorboard[1].curves["loss"] == {3: 1 / 3}  # its events are in a second file
 
 
 def test_the_real_writer_has_these_arguments() -> None:
@@ -107,7 +110,7 @@ def test_what_is_not_a_number_is_null(tmp_path: Path) -> None:
 
 
 def test_later_epochs_are_forgotten(tmp_path: Path) -> None:
-    """Also a line that was torn when the process was killed, on which the next one would otherwise be glued."""
+    """So is a last line that was cut off when the process was killed: the next line would be appended to it."""
     directory = RunDirectory(tmp_path)
     directory.forget_after(7)
     assert list(tmp_path.iterdir()) == []

@@ -195,7 +195,7 @@ def test_several_seeds(tmp_path: Path) -> None:
     for seed, (val, test) in enumerate(best):
         epochs = [epoch(n, val=val - 0.01 * abs(2 - n), test=test - 0.01 * abs(2 - n)) for n in range(1, 4 + seed)]
         ended = SUMMARY | dict(best_val=val, best_test=test, best_epoch=2, partition=PARTITION)
-        runs.append(write_run(tmp_path / f"seed-{seed}", epochs, ended if seed < 2 else None, seed=seed))
+        runs.append(write_run(tmp_path / f"seed-{seed}", epochs, ended if seed < 2 else {"partition": {}}, seed=seed))
     runs.append(write_run(tmp_path / "seed-3", [epoch(1, evaluated=False)], seed=3))
     page = write_summary(tmp_path, runs)
     assert page == tmp_path / "report.html" and drawn(page) == {"accuracy"}
@@ -206,7 +206,10 @@ def test_several_seeds(tmp_path: Path) -> None:
     spread = (((0.80 - 0.81) ** 2 + (0.84 - 0.81) ** 2 + (0.79 - 0.81) ** 2) / 2) ** 0.5  # unbiased
     assert shown[5][:3] == ["mean ± std of 3", "91.00 ± 1.00 %", f"81.00 ± {100 * spread:.2f} %"]
     assert ["seed", "0, 1, 2, 3"] in shown and ["num_parts", "40"] in shown
-    assert ["partition", partition_text(PARTITION)] in shown
+    assert [row for row in shown if row[0] == "partition"] == [
+        ["partition", partition_text(PARTITION)],
+        ["partition", "metis"],
+    ]
 
 
 def test_one_seed_and_none(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Checkpoints are written as a whole or not at all, and nothing that was left half-way is taken for one."""
+"""A checkpoint is written whole or not at all. A part of one is not read."""
 
 import errno
 import os
@@ -55,7 +55,7 @@ def failing(how: str, at: int = 0) -> Iterator[None]:
 
 @pytest.mark.parametrize("how", ["write", "fsync", "replace"])
 def test_whole_or_not_there(how: str, run: Path, data: Data) -> None:
-    """A disk that fails leaves the old file as it was, nothing beside it, and says which file it was."""
+    """A disk that fails leaves the old file and no other; the error names the file."""
     path, before = numbered(run, 6), content(run)
     state = read(path)[0] | {"epoch": 7}
     for to in (path, numbered(run, 7)):
@@ -71,7 +71,7 @@ def test_whole_or_not_there(how: str, run: Path, data: Data) -> None:
     ("how", "at"), [("write", 0), *(("replace", n) for n in (3, 4)), *(("fsync", n) for n in range(7, 13))]
 )
 def test_a_run_whose_disk_fails(how: str, at: int, run: Path, data: Data, tmp_path: Path) -> None:
-    """In the midst of checkpoints. It stops, and goes on where it was when there is room again."""
+    """While checkpoints are written. The run stops, and is resumed when the disk works again."""
     stopped = tmp_path / "stopped"
     data.run(data.config(epochs=3), stopped)
     with failing(how, at), pytest.raises(OSError):
@@ -84,7 +84,7 @@ def test_a_run_whose_disk_fails(how: str, at: int, run: Path, data: Data, tmp_pa
 
 
 def test_a_part_is_no_checkpoint(run: Path, data: Data) -> None:
-    """Not even if it is whole: its name was not given to it. Going on removes it, and whatever else was left."""
+    """A whole file without the final name is no checkpoint either. A resume removes all such files."""
     good = numbered(run, 6).read_bytes()
     rubbish = ["epoch-000007.pt.partial-99", "epoch-000007.tables.partial-99", "best.pt.partial-99", "epoch-000009.tables"]
     for name in rubbish:
@@ -97,7 +97,7 @@ def test_a_part_is_no_checkpoint(run: Path, data: Data) -> None:
 
 
 def test_the_order_in_which_it_is_durable(data: Data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A name is given to what is on the disk already, and what follows waits until the name is."""
+    """A file is synced before it is renamed, and its folder before the next file is written."""
     events: list[tuple[str, str]] = []
     fsync, replace = os.fsync, os.replace
 

@@ -31,7 +31,7 @@ def held(streams: SyncStreams) -> Iterator[threading.Event]:
 
 
 def not_none(value: bool) -> None:
-    assert value, "nobody let the thread go on"
+    assert value, "the thread was not let go on"
 
 
 def in_thread(work: Callable[[], object]) -> threading.Event:
@@ -60,7 +60,7 @@ def test_submitted_work_is_done_at_once(streams: SyncStreams) -> None:
     assert seen == [(IO, threading.current_thread())] and streams.current == COMPUTE
 
 
-def test_failing_work_leaves_the_lane(streams: SyncStreams) -> None:
+def test_failing_work_leaves_the_stream(streams: SyncStreams) -> None:
     with pytest.raises(OSError, match="disk full"):
         streams.submit(IO, fail)
     assert streams.current == COMPUTE
@@ -113,8 +113,8 @@ USES: dict[str, tuple[dict[str, int], dict[str, int], bool]] = {
     "a write waits for a read": ({"reads": 0}, {"writes": 0}, True),
     "a write waits for a write": ({"writes": 0}, {"writes": 0}, True),
     "a read waits for no read": ({"reads": 0}, {"reads": 0}, False),
-    "nobody waits for another table": ({"writes": 0}, {"writes": 1}, False),
-    "nobody waits for nothing": ({"writes": 0}, {}, False),
+    "no wait for another table": ({"writes": 0}, {"writes": 1}, False),
+    "no wait without a resource": ({"writes": 0}, {}, False),
 }
 
 
@@ -133,7 +133,7 @@ def test_waiting_for_later_work(streams: SyncStreams, held: threading.Event, use
     assert order == (["later", "now"] if waits else ["now", "later"])
 
 
-def test_a_failure_in_the_thread_is_everybodys(streams: SyncStreams) -> None:
+def test_a_failure_in_the_thread_surfaces_at_every_call(streams: SyncStreams) -> None:
     """It surfaces wherever the caller comes by next, again and again; nothing is written after it."""
     resource, after = Resource("table"), []
     release = threading.Event()
