@@ -74,9 +74,10 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture(autouse=True)
-def on_one_thread(threads: Callable[[int], None]) -> None:
-    """Tiny tensors: threads would only wait for each other."""
+def small(threads: Callable[[int], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tiny tensors on one thread. An exact pass takes two pieces."""
     threads(1)
+    monkeypatch.setitem(inference.CHUNK_ROWS, "cpu", 64)
 
 
 def prepared(case: str, folder: Path) -> Run:
