@@ -1,4 +1,4 @@
-"""history_attention: against gathering rows along the edges, softmax by scatter, and index_add, in torch and with PyG's parts.
+"""history_attention: against gathering rows along the edges, softmax by scatter and index_add, and with PyG's softmax.
 
 Scores are given: GATConv's linear layer is the same for all sides. Cutting the batch's matrix out of the graph is not timed.
 """
