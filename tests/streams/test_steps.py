@@ -287,7 +287,8 @@ FIRST = {
     "disk": ["rest-is, running statistics, disk"],
     "inference": ["evaluation writes", "evaluation writes, plain", "pna, far", "evaluation writes, far"],
     "context": ["rest, far", "running statistics", "rest", "pna, far", "pna, running statistics"],
-    "norm": ["running statistics"], "pyg": ["layers of pyg"], "history": ["tables alone"], "table": ["tables alone"], "engine": ["from the beginning"],
+    "norm": ["running statistics"], "pyg": ["layers of pyg"], "history": ["tables alone"], "table": ["tables alone"],
+    "engine": ["from the beginning"],
 }  # fmt: skip
 
 
