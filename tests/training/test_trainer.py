@@ -256,12 +256,8 @@ def test_first_aggregate_is_computed_once_when_nothing_upstream_is_random(monkey
         trainer = begun(settings(num_layers=1, **changes))
         calls: list[int] = []
 
-        for place in (
-            context.__name__ + ".history_spmm",
-            context.__name__ + ".halo_spmm",
-            inputs.__name__ + ".history_spmm",
-        ):
-            op = getattr(ops, place.split(".")[-1])
+        for module, name in ((context, "history_spmm"), (context, "halo_spmm"), (inputs, "history_spmm")):
+            op = getattr(module, name)
 
             def counting(*args: Any, op: Any = op, calls: list[int] = calls, **options: Any) -> Tensor:
                 calls.append(1)
