@@ -31,8 +31,9 @@ def _option(default: Any, text: str, *, group: str, choices: Sequence[str] = (),
 
 
 MODELS = ("gcn", "appnp", "gcnii", "gat", "gin", "pna")
-BASES = ("gas", "full")  # a method is one of these,
-TABLELESS = ("full",)
+BASES = ("gas", "lmc", "full")  # a method is one of these,
+TABLELESS, GRADIENTS = ("full",), ("lmc",)  # without tables; with tables of gradients
+ATTENDING = ("gat", "pna")  # models that do not sum over neighbours: such tables are not defined for them
 REFRESHES = ("rest", "rest-is")  # or one that has tables, a + and one of these
 METHODS = (*BASES, *(f"{base}+{refresh}" for base in BASES if base not in TABLELESS for refresh in REFRESHES))
 AUTO = "auto"
@@ -84,12 +85,16 @@ class Config:
     mlp_layers: int = _option(2, "APPNP: linear layers of its MLP", least=1, group="model", only=APPNP)
 
     method: str = _option(
-        "gas", "histories as they are, refreshed by REST or by REST-IS; or all nodes in one batch, without any",
-        choices=METHODS, group="method",
+        "gas", "gas: histories as they are; lmc: histories of gradients, too; both refreshed by REST or by REST-IS; "
+        "full: all nodes in one batch, without any", choices=METHODS, group="method",
     )  # fmt: skip
     frequency: int | str = _option(
         1, "REST: refreshes per step; auto: as many as keep rows young; REST-IS: pieces in which a halo is refreshed",
         least=1, word=AUTO, group="method", only=REFRESHED,
+    )  # fmt: skip
+    gradient_frequency: int = _option(
+        0, "lmc+rest: how many of the refreshes of a step also run backward and renew the histories of gradients", least=0,
+        group="method", only=("method", tuple(f"{base}+rest" for base in GRADIENTS)),
     )  # fmt: skip
     target_age: float = _option(
         4.0, "frequency auto: the mean age of rows, in steps, that is not exceeded", least=0, group="method", only=AUTOMATIC
@@ -169,6 +174,7 @@ class Config:
                 f"frequency is auto with method {self.method}, which does not choose how much it refreshes; give --method "
                 "gas+rest, or a whole number"
             )
+        self._check_gradients()
         if self.rest == "rest" and self.refresh_batch == "full" and self.frequency != 1:
             raise UserError(
                 f"frequency is {self.frequency} with refresh_batch full: one pass makes every row fresh, and the weights do "
@@ -178,6 +184,28 @@ class Config:
             raise UserError(
                 "input is exact, but a GCN without --linear aggregates features first, and is exact anyway; "
                 "give --input cached"
+            )
+
+    def _check_gradients(self) -> None:
+        """Refuse what has no tables of gradients, or does not renew them."""
+        if self.base in GRADIENTS and self.model in ATTENDING:
+            raise UserError(
+                f"method is {self.method} with model {self.model}, which does not sum over neighbours: {self.base} has no "
+                "gradients for it; give --method gas, or --model gcn, appnp, gcnii or gin"
+            )
+        if self.gradient_frequency == 0:
+            return
+        given = f"gradient_frequency is {self.gradient_frequency} with"
+        if self.base not in GRADIENTS or self.rest != "rest":
+            which = "no tables of gradients" if self.base not in GRADIENTS else "no refresh batches that run backward"
+            raise UserError(f"{given} method {self.method}, which has {which}; give --method lmc+rest")
+        if self.frequency == AUTO or self.refresh_batch == "full":
+            what = "frequency auto" if self.frequency == AUTO else "refresh_batch full"
+            raise UserError(f"{given} {what}, which has no number of batches; give --frequency and --refresh-batch same")
+        if self.gradient_frequency > self.refreshes:
+            raise UserError(
+                f"{given} frequency {self.frequency}: more batches cannot run backward than are refreshed; give "
+                f"--gradient-frequency 0 to {self.frequency}, or more --frequency"
             )
 
     @property

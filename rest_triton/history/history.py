@@ -19,7 +19,8 @@ from .table import DeviceTable, PinnedTable, Rows, Table
 
 Place = Literal["device", "pinned", "disk"]
 TIERS: dict[str, type[Table]] = {"device": DeviceTable, "pinned": PinnedTable, "disk": DiskTable}
-INPUT = "input"  # the kind of a table that holds the input of a layer
+# The kinds of tables: the input of a layer, and the gradient of what a layer aggregates.
+INPUT, GRADIENT = "input", "gradient"
 
 
 class History:
@@ -78,7 +79,7 @@ class History:
                 self._tier().new(f"{kind} {t}", num_nodes, width, dtype, self.device, self.folder)
                 for t, width in enumerate(sizes)
             ]
-        self._buffers: dict[tuple[str, int, int], Rows] = {}
+        self._buffers: dict[tuple[str, int | str, int], Rows] = {}
 
     def _tier(self) -> type[Table]:
         if self.place == "pinned" and self.device.type != "cuda":
@@ -110,12 +111,14 @@ class History:
         other._scratch = scratch
         return other
 
-    def push(self, table: int, batch: Batch, h: Tensor, step: int, *, momentum: float = 1.0) -> None:
+    def push(
+        self, table: int, batch: Batch, h: Tensor, step: int, *, momentum: float = 1.0, kind: str = INPUT
+    ) -> None:
         """Write the rows of a batch: ``(1 - momentum) * rows[batch] + momentum * h``, stamped with ``step``.
 
         ``h``, [R, D], must not be changed afterwards: the write may happen later.
         """
-        to = self.tables[table]
+        to = self.kinds[kind][table]
         if h.shape != (len(batch), to.rows.shape[1]):
             raise ValueError(
                 f"h has shape {list(h.shape)}; for a batch of {len(batch)} rows, table {table} takes "
@@ -123,15 +126,16 @@ class History:
             )
         to.push(self.streams, batch, h.detach(), step, momentum)
 
-    def pull(self, table: int, nodes: Tensor) -> Rows:
+    def pull(self, table: int, nodes: Tensor, *, kind: str = INPUT) -> Rows:
         """Rows that the ops can read: the table itself where it is in place, else the rows of ``nodes`` in a buffer.
 
-        Tables take turns with two buffers, so that one is filled while the other is read; they grow as needed.
+        Tables of inputs take turns with two buffers, so that one is filled while the other is read; they grow as needed.
+        Tables of another kind have a buffer each: backward reads it, in which the order of layers is reversed.
         """
-        source = self.tables[table]
+        source = self.kinds[kind][table]
         if source.in_place:
             return Rows(source.rows, source.resource, in_place=True)
-        buffer = self.buffer(table % 2, nodes.numel(), source.rows.shape[1])
+        buffer = self.buffer(table % 2 if kind == INPUT else f"{kind} {table}", nodes.numel(), source.rows.shape[1])
         self.streams.submit(
             IO,
             lambda: source.fetch(nodes, buffer.rows),
@@ -152,7 +156,7 @@ class History:
 
         return self.streams.submit(self.streams.current, copy, reads=[source.resource])
 
-    def buffer(self, turn: int, count: int, width: int) -> Rows:
+    def buffer(self, turn: int | str, count: int, width: int) -> Rows:
         """Memory for ``count`` rows on the device, in the tables' dtype: the same as last time, if it is enough."""
         key = (self.streams.current, turn, width)  # forwards on two streams do not wait for each other's buffers
         held = self._buffers.get(key)

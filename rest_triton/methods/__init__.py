@@ -3,20 +3,22 @@
 from torch import Tensor
 
 from ..config import Config
+from ..data.graph import Graph
 from .base import Method
 from .full import Full
 from .gas import GAS
+from .lmc import LMC
 from .refresh import Refresh
 from .rest import REST, FullRefresh
 from .rest_is import RESTIS
 
-METHODS: dict[str, type[Method]] = {"gas": GAS, "full": Full}
+METHODS: dict[str, type[Method]] = {"gas": GAS, "lmc": LMC, "full": Full}
 REFRESHES: dict[str, type[Refresh]] = {"": Refresh, "rest": REST, "rest-is": RESTIS}
 
 
-def method_for(config: Config, ptr: Tensor, device: str = "cpu") -> Method:
-    """The method that a configuration asks for, without its refresh. ptr: int64[K+1], the bounds of the clusters."""
-    return METHODS[config.base](config, ptr, device)
+def method_for(config: Config, ptr: Tensor, device: str = "cpu", graph: Graph | None = None) -> Method:
+    """The method that a configuration asks for, without its refresh. The arguments are those of :class:`Method`."""
+    return METHODS[config.base](config, ptr, device, graph)
 
 
 def refresh_for(config: Config, method: Method) -> Refresh:
@@ -25,4 +27,6 @@ def refresh_for(config: Config, method: Method) -> Refresh:
     return kind(config, method)
 
 
-__all__ = ["GAS", "METHODS", "REFRESHES", "REST", "RESTIS", "Full", "Method", "Refresh", "method_for", "refresh_for"]
+__all__ = [
+    "GAS", "LMC", "METHODS", "REFRESHES", "REST", "RESTIS", "Full", "Method", "Refresh", "method_for", "refresh_for",
+]  # fmt: skip

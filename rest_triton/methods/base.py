@@ -9,6 +9,7 @@ A method overrides only what it does otherwise than GAS. The hooks, in the order
     after_backward(ctx)            what follows the gradients: tables of gradients, scores of nodes
     scale                          by which gradients are multiplied before they are clipped
 
+    halo_gradient                  whether weights have a gradient through computed rows of the halo
     tables(model)                  the tables it needs, by kind
     refresh_batches(seed)          the batches that REST refreshes
     reads(adj, batch)              the rows that REST-IS refreshes
@@ -37,12 +38,14 @@ class Method(ABC):
 
     Args:
         config: the run's. ptr: int64[K+1]; cluster k is the nodes ``ptr[k] .. ptr[k+1]``. device: where rows lie.
+        graph: with labels and masks, for the methods that ask for them.
     """
 
     scale = 1.0
+    halo_gradient = True
 
-    def __init__(self, config: Config, ptr: Tensor, device: str) -> None:
-        self.config, self.ptr, self.device = config, ptr, device
+    def __init__(self, config: Config, ptr: Tensor, device: str, graph: Graph | None = None) -> None:
+        self.config, self.ptr, self.device, self.graph = config, ptr, device, graph
 
     @abstractmethod
     def batches(self, epoch: int) -> list[Batch]:

@@ -80,16 +80,28 @@ class Engine:
         training: bool = True,
         copies: Sequence[Rows | None] | None = None,
         copies_at: int = 0,
+        backward: bool = False,
     ) -> None:
-        """Write the rows of a batch by the weights of now, without gradients, on the refresh stream."""
-        options = dict(step=step, draw=draw, training=training, refreshing=True, copies=copies, copies_at=copies_at)
+        """Write the rows of a batch by the weights of now, on the refresh stream.
+
+        backward: also run backward, for methods with tables of gradients. Only activations are differentiated, so that
+        gradients of weights stay as they are.
+        """
+        options = dict(step=step, draw=draw, training=training, refreshing=True, complete=backward)
+        options |= dict(copies=copies, copies_at=copies_at)
 
         def forward() -> None:
             # A training forward on the other stream moves the running statistics meanwhile.
             needs_running = not training or len(batch) < 2
             known = snapshot(self.model, self.streams, self.inputs.statistics) if needs_running else None
-            with self._context(batch, REFRESH, statistics=known, **options) as ctx, self._autocast():
-                self.model(ctx)
+            with self._context(batch, REFRESH, statistics=known, **options) as ctx, torch.set_grad_enabled(backward):
+                with self._autocast():
+                    logits = self.model(ctx)
+                if ctx.differentiable is not None:
+                    assert self.method.graph is not None, "a method that differentiates refreshes is made with the graph"
+                    loss = self.method.loss(self.method.graph, batch, self.inputs.device)(logits.float())
+                    if loss is not None:
+                        torch.autograd.grad(loss, ctx.differentiable)
 
         handed = [] if batch.nodes is None else [batch.nodes]
         handed += [kept.rows for kept in copies or () if kept is not None]
@@ -111,7 +123,7 @@ class Engine:
             loss_of: the loss of the batch's result, or None for a batch without a training node: its rows are written, too.
             pulled: the halo's rows, where they are on the device already. probe: see :class:`Context`.
         """
-        recording = bool(self.history.tables)
+        recording = bool(self.history.all_tables)
         with self._context(batch, COMPUTE, step=step, pulled=pulled, probe=probe, recording=recording) as ctx:
             with self._autocast():
                 logits = self.model(ctx)
@@ -131,7 +143,7 @@ class Engine:
             self.method,
             step=step,
             pulled=pulled,
-            recording=bool(self.history.tables),
+            recording=bool(self.history.all_tables),
         )
         with self._autocast():
             logits: Tensor = self.model(ctx)

@@ -20,6 +20,7 @@ class REST(Refresh):
     """``frequency`` refresh batches before every training batch: a fixed number, or as many as rows need.
 
     They come from an iterator of their own that shuffles and wraps, or hold the clusters that have waited longest.
+    ``gradient_frequency`` of them also renew the tables of gradients.
     """
 
     def __init__(self, config: Config, method: Method) -> None:
@@ -43,7 +44,9 @@ class REST(Refresh):
             if other is None:
                 break
             done += 1
-            engine.refresh(other, step, draw=done, training=self.training)
+            # Those that also run backward come last: their forward reads the freshest rows.
+            backward = done > self.config.refreshes - self.config.gradient_frequency
+            engine.refresh(other, step, draw=done, training=self.training, backward=backward)
             self._wrote(other, step)
         self.refreshes = (self.refreshes or 0) + done
         return batch, None

@@ -15,8 +15,9 @@ from torch.nn import BatchNorm1d
 
 from ..history.table import Rows
 from ..kernels._hash import mix64
-from ..ops import activate, backend, gather_rows, halo_spmm, history_spmm
+from ..ops import activate, backend, gather_rows, halo, halo_spmm, history_spmm
 from ..sampling.batch import Batch, Block, PositionMaps
+from ..utils.errors import UserError
 from . import norm as norms
 from .inputs import Inputs
 
@@ -25,7 +26,13 @@ if TYPE_CHECKING:
 
 
 class Reader(Protocol):
-    """The part of a training method that a forward asks: how neighbours are read."""
+    """The part of a training method that a forward asks: how neighbours are read.
+
+    ``halo_gradient``: whether weights have a gradient through rows of the halo that are computed in the forward.
+    """
+
+    @property
+    def halo_gradient(self) -> bool: ...
 
     def aggregate(self, ctx: "Context", **mix: Any) -> Tensor:
         """[R, D]: ``(1 - alpha) * A h + alpha * residual``."""
@@ -42,6 +49,7 @@ class Context:
         step: the number that recorded rows are stamped with. draw: tells the dropout of forwards in one step apart.
         training: batch statistics and dropout; else running statistics and no dropout.
         refreshing: only tables are wanted: the last layer, running statistics and edge dropout are left out.
+        complete: a refresh computes the last layer, too, for a backward; ``differentiable`` is what it differentiates by.
         recording: whether tables are written.
         pulled: for each table the halo's rows, where they are on the device already.
         copies: for each table a buffer that gets what is recorded, too, from row ``copies_at`` on.
@@ -60,6 +68,7 @@ class Context:
         draw: int = 0,
         training: bool = True,
         refreshing: bool = False,
+        complete: bool = False,
         recording: bool = True,
         pulled: Sequence[Rows | None] | None = None,
         copies: Sequence[Rows | None] | None = None,
@@ -71,6 +80,8 @@ class Context:
         self.history, self.streams = inputs.history, inputs.history.streams
         self.step, self.draw, self.training = step, draw, training
         self.refreshing, self.recording = refreshing, recording
+        self.partial, self.complete = refreshing and not complete, complete
+        self.differentiable: Tensor | None = None  # with complete: the input of the first layer that has a gradient
         self.pulled, self.copies, self.copies_at = pulled, copies, copies_at
         self.statistics, self.probe = statistics, probe
         self.whole_graph = len(batch) == inputs.adj.num_nodes
@@ -81,9 +92,10 @@ class Context:
         self.adj = inputs.adj if batch.adj is None else batch.adj
         self.block = batch.block(-1)
         self._halos: dict[tuple[int, int], Tensor] = {}  # of blocks, by their sizes
+        self._readers: Tensor | None = None
         self._halo_h: Tensor | None = None  # encoded features of the halo, computed instead of read
-        # Position maps, by the number of rows entered and the halo that is numbered by slots.
-        self._taken: dict[tuple[int, tuple[int, int] | None, bool], tuple[Batch, Tensor]] = {}
+        # Position maps, with the rows entered and the halo that is numbered by slots.
+        self._taken: dict[Any, tuple[Batch, Tensor | None, Tensor]] = {}
         self._sources: dict[int, Rows] = {}
         self._recorded = False
         self._seeds = 0
@@ -91,10 +103,9 @@ class Context:
 
     def close(self) -> None:
         """Return the position maps: after backward."""
-        for (_, slots, _), (entered, position) in self._taken.items():
+        for entered, halo, position in self._taken.values():
             entered.restore_positions(position)
-            if slots is not None:
-                halo = self._halos[slots]
+            if halo is not None:
                 position[halo] = ~halo.to(position.dtype)
             self.maps.give_back(position)
         self._taken = {}
@@ -119,17 +130,20 @@ class Context:
                 refreshing=True, recording=False, statistics=self.statistics,
             )  # fmt: skip
             other._seeds, other.feature_dropout = seeds, self.feature_dropout  # the same dropout as in one piece
-            self._halo_h = model.encode(other._features(), other)
+            with torch.set_grad_enabled(torch.is_grad_enabled() and self.reader.halo_gradient):
+                self._halo_h = model.encode(other._features(), other)
         self._h0 = h
         self._h = self.dropout(h, model.encoded_dropout)
 
     def layers(self) -> Iterable[int]:
         """The layers to compute. A refresh leaves the last one out: all tables are written before it."""
-        return range(self.num_layers - 1 if self.refreshing else self.num_layers)
+        return range(self.num_layers - 1 if self.partial else self.num_layers)
 
     def enter(self, layer: int) -> None:
         """Begin a layer."""
         self.layer, self._recorded, self.block = layer, False, self.batch.block(layer)
+        if self.complete and self.differentiable is None and self._h is not None and self._h.requires_grad:
+            self.differentiable = self._h
 
     def leave(self, h: Tensor) -> None:
         """End a layer: its output is recorded, if it was not, and becomes the input of the next."""
@@ -226,24 +240,38 @@ class Context:
             self._halos[sizes] = nothing if self.whole_graph else block.halo(self.adj)
         return self._halos[sizes]
 
-    def position(self, *, by_slot: bool = False, of_result: bool = False, joined: bool = False) -> Tensor:
+    @property
+    def readers(self) -> Tensor:
+        """int64[K]: the nodes outside of the batch that have one of its rows as a neighbour. Where every edge is there both
+        ways, these are the halo."""
+        reverse = self.adj.reverse
+        if reverse is None or reverse.col is self.adj.col:
+            return self.halo
+        if self._readers is None:
+            self._readers = halo(reverse, self.block.rows.rows)
+        return self._readers
+
+    def position(
+        self, *, by_slot: bool = False, of_result: bool = False, joined: bool = False, of_readers: bool = False
+    ) -> Tensor:
         """int32[N]: the position map of the rows of the layer's input.
 
         by_slot: the halo's rows are numbered as in ``halo``, else by node. joined: they follow the input's rows in x.
-        of_result: the map of the rows that the layer computes.
+        of_result: the map of the rows that the layer computes. of_readers: by_slot numbers the rows of ``readers``.
         """
         entered = self.block.rows if of_result else self.block.source
-        slots = (len(self.block.rows), len(self.block.source)) if (by_slot or joined) and not self.whole_graph else None
-        key = len(entered), slots, joined and slots is not None
+        halo = None
+        if (by_slot or joined) and not self.whole_graph:
+            halo = self.readers if of_readers else self.halo
+        key = len(entered), None if halo is None else id(halo), joined and halo is not None
         if key not in self._taken:
-            halo = None if slots is None else self.halo
             position = self.maps.take()
-            self._taken[key] = entered, position
+            self._taken[key] = entered, halo, position
             entered.write_positions(position)
             if halo is not None:
                 numbers = torch.arange(halo.numel(), dtype=torch.int32, device=position.device)
                 position[halo] = numbers + len(entered) if joined else ~numbers
-        return self._taken[key][1]
+        return self._taken[key][2]
 
     @property
     def _halo_rows(self) -> Tensor | None:
@@ -253,6 +281,11 @@ class Context:
     def neighbourhood(self) -> Tensor:
         """[S + H, D]: the layer's input for all rows that are there, then for the halo."""
         h = self._input()
+        if torch.is_grad_enabled() and not self.reader.halo_gradient:
+            raise UserError(
+                f"the model reads the rows of neighbours by ctx.neighbourhood(), and {type(self.reader).__name__.lower()} has "
+                "gradients of ctx.propagate() alone; give --method gas, or a model that propagates"
+            )
         if self.whole_graph or self.halo.numel() == 0:
             return h
         return torch.cat([h, self._halo_input().to(h.dtype)])
@@ -293,18 +326,23 @@ class Context:
         """Fetch the next layer's rows while this one computes. A refresh writes the last table, and does not read it."""
         number = self.inputs.number(self.layer + 1)
         if number is not None and not self.whole_graph and self.pulled is None:
-            if number < len(self.history.tables) - int(self.refreshing):
+            if number < len(self.history.tables) - int(self.partial):
                 self._pull(number, self.batch.block(self.layer + 1))
 
-    def aggregate(self, *, residual: Tensor | None = None, alpha: float = 0.0, **options: Any) -> Tensor:
+    def aggregate(
+        self, x: Tensor | None = None, *, residual: Tensor | None = None, alpha: float = 0.0, **options: Any
+    ) -> Tensor:
         """:meth:`propagate` by histories: rows in the batch are fresh, all others come from the table.
 
-        ``options`` are those of :func:`history_spmm`, for methods that need more of it.
+        ``x`` stands for the layer's input. ``options`` are those of :func:`history_spmm`, for methods that need more of it.
         """
         options = self.edges() | dict(residual=residual, alpha=alpha) | options
-        adj, rows, h = self.adj, self.block.rows.rows, self._input()
-        if self._halo_rows is not None:
-            return halo_spmm(adj, rows, self.halo, self.position(by_slot=True), h, self._halo_rows, **options)
+        adj, rows, h = self.adj, self.block.rows.rows, self._input() if x is None else x
+        if (computed := self._halo_rows) is not None:
+            position = self.position(by_slot=True)
+            if not computed.requires_grad:
+                return history_spmm(adj, rows, position, h, computed, **options)
+            return halo_spmm(adj, rows, self.halo, position, h, computed, **options)
         if self.block.narrows:
             options |= dict(x_rows=self.block.source.rows, row_position=self.position(of_result=True))
         source = self.source()

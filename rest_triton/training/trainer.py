@@ -68,7 +68,7 @@ class Trainer:
         torch.manual_seed(config.seed)  # of the weights; nothing else draws from torch's generator
         kind = model_named(config.model) if model is None else model
         self.model = build(kind, loaded.x.shape[1], graph.num_classes, config).to(self.device)
-        self.method = method_for(config, loaded.ptr, config.device)
+        self.method = method_for(config, loaded.ptr, config.device, graph)
         self.refresh = refresh_for(config, self.method)
         kinds = self.method.tables(self.model)
         place: dict[str, Any] = dict(place=config.history, fingerprint=loaded.fingerprint) if kinds else {}
@@ -154,7 +154,9 @@ class Trainer:
 
                 loss = self.engine.train(batch, step, weighed, pulled=pulled)
                 if loss is not None:
-                    losses.append(loss if share == 1.0 else loss / share)
+                    # That of the whole objective, as gradients are: batches of any method compare.
+                    of_all = self.method.scale / share
+                    losses.append(loss if of_all == 1.0 else loss * of_all)
                     if self.device.type == "cpu" and not math.isfinite(float(losses[-1])):
                         raise diagnose(self.engine, batch, step, loss_of)
             if show is not None:
