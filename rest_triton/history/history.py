@@ -111,9 +111,7 @@ class History:
         other._scratch = scratch
         return other
 
-    def push(
-        self, table: int, batch: Batch, h: Tensor, step: int, *, momentum: float = 1.0, kind: str = INPUT
-    ) -> None:
+    def push(self, table: int, batch: Batch, h: Tensor, step: int, *, momentum: float = 1.0, kind: str = INPUT) -> None:
         """Write the rows of a batch: ``(1 - momentum) * rows[batch] + momentum * h``, stamped with ``step``.
 
         ``h``, [R, D], must not be changed afterwards: the write may happen later.

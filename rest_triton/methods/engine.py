@@ -87,7 +87,7 @@ class Engine:
         backward: also run backward, for methods with tables of gradients. Only activations are differentiated, so that
         gradients of weights stay as they are.
         """
-        options = dict(step=step, draw=draw, training=training, refreshing=True, complete=backward)
+        options: dict[str, Any] = dict(step=step, draw=draw, training=training, refreshing=True, complete=backward)
         options |= dict(copies=copies, copies_at=copies_at)
 
         def forward() -> None:

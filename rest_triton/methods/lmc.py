@@ -9,9 +9,9 @@ The loss of nodes outside of a batch has a gradient for the rows of the batch. G
 With fixed weights and tables that are up to date, the gradients of the batches of an epoch add up to that of the full batch.
 The published form keeps gradients of embeddings, and computes rows of the halo from a part of their neighbours.
 
-Weights must have their gradient from the rows of the batch alone, since Q holds what other rows contribute. So every layer
-aggregates before it multiplies, and rows of the halo that are computed anew (``input: exact``) have no gradient. The width of
-a table would otherwise depend on the batch, and the weight would be counted twice.
+Weights have their gradient from the rows of the batch alone, since Q holds what other rows contribute. So every layer
+aggregates before it multiplies, and rows of the halo that are computed anew (``input: exact``) have no gradient.
+Otherwise weights would be counted twice, and the width of a table would depend on the batch.
 """
 
 from dataclasses import replace
@@ -33,8 +33,8 @@ from .loss import Loss, mean_loss
 class LMC(GAS):
     """GAS with tables of the gradients of aggregates.
 
-    A batch's loss is the sum over its training nodes, divided by the number of all training nodes. ``scale`` is the number of
-    batches in an epoch: the mean of a batch's gradient times ``scale`` is the gradient of the full batch.
+    A batch's loss is the sum over its training nodes, divided by the number of all training nodes. ``scale`` is the number
+    of batches in an epoch: the scaled gradient of a batch is, on average, that of the full batch.
     """
 
     halo_gradient = False
@@ -76,24 +76,22 @@ class LMC(GAS):
         unit, far = self.unit(tables[number].rows.dtype), not tables[number].in_place
         readers = ctx.readers
         source = ctx.history.pull(number, readers, kind=GRADIENT)
-        x = h.view_as(h)  # whose gradient is that of this aggregate alone
-        residual = mix.get("residual")
-        if unit != 1.0 and residual is not None and residual.requires_grad:
-            mix["residual"] = residual.view_as(residual)
-            mix["residual"].register_hook(lambda grad: grad / unit)
+        # Views, whose gradients are those of this aggregate alone; in this order, gradients are added up as those of GAS are.
+        residual = mix.pop("residual", None)
+        residual = None if residual is None else residual.view_as(residual)
+        x = h.view_as(h)
         z = ctx.aggregate(
-            x, grad_history=source.rows, x_rows=ctx.block.rows.rows,
-            row_position=ctx.position(by_slot=far, of_readers=True), **mix,
+            x, gradients=source, x_rows=ctx.block.rows.rows,
+            row_position=ctx.position(by_slot=far, of_readers=True), residual=residual, **mix,
         )  # fmt: skip
         if not z.requires_grad:
             return z
         streams, history, rows, kept = ctx.streams, ctx.history, ctx.block.rows, list[Tensor]()
 
-        # The op's backward, which reads Q, runs between these two, on the same stream.
+        # The op's backward runs between these two, on the same stream: a row of Q is read before it is written.
         def before(grad: Tensor) -> Tensor:
-            streams.submit(streams.current, lambda: None, reads=[source.resource])
             kept.append(grad if unit == 1.0 else grad * unit)
-            return kept[0]
+            return kept[-1]
 
         def after(grad: Tensor) -> Tensor:
             streams.submit(streams.current, lambda: None, reads=[source.resource])
@@ -105,4 +103,6 @@ class LMC(GAS):
 
         z.register_hook(before)
         x.register_hook(after)
+        if unit != 1.0 and residual is not None and residual.requires_grad:
+            residual.register_hook(lambda grad: grad / unit)
         return z

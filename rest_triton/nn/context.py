@@ -103,10 +103,10 @@ class Context:
 
     def close(self) -> None:
         """Return the position maps: after backward."""
-        for entered, halo, position in self._taken.values():
+        for entered, outside, position in self._taken.values():
             entered.restore_positions(position)
-            if halo is not None:
-                position[halo] = ~halo.to(position.dtype)
+            if outside is not None:
+                position[outside] = ~outside.to(position.dtype)
             self.maps.give_back(position)
         self._taken = {}
 
@@ -248,7 +248,7 @@ class Context:
         if reverse is None or reverse.col is self.adj.col:
             return self.halo
         if self._readers is None:
-            self._readers = halo(reverse, self.block.rows.rows)
+            self._readers = halo(reverse, self.batch.rows)
         return self._readers
 
     def position(
@@ -260,17 +260,17 @@ class Context:
         of_result: the map of the rows that the layer computes. of_readers: by_slot numbers the rows of ``readers``.
         """
         entered = self.block.rows if of_result else self.block.source
-        halo = None
+        outside = None
         if (by_slot or joined) and not self.whole_graph:
-            halo = self.readers if of_readers else self.halo
-        key = len(entered), None if halo is None else id(halo), joined and halo is not None
+            outside = self.readers if of_readers else self.halo
+        key = len(entered), None if outside is None else id(outside), joined and outside is not None
         if key not in self._taken:
             position = self.maps.take()
-            self._taken[key] = entered, halo, position
+            self._taken[key] = entered, outside, position
             entered.write_positions(position)
-            if halo is not None:
-                numbers = torch.arange(halo.numel(), dtype=torch.int32, device=position.device)
-                position[halo] = numbers + len(entered) if joined else ~numbers
+            if outside is not None:
+                numbers = torch.arange(outside.numel(), dtype=torch.int32, device=position.device)
+                position[outside] = numbers + len(entered) if joined else ~numbers
         return self._taken[key][2]
 
     @property
@@ -283,8 +283,8 @@ class Context:
         h = self._input()
         if torch.is_grad_enabled() and not self.reader.halo_gradient:
             raise UserError(
-                f"the model reads the rows of neighbours by ctx.neighbourhood(), and {type(self.reader).__name__.lower()} has "
-                "gradients of ctx.propagate() alone; give --method gas, or a model that propagates"
+                f"the model reads neighbours by ctx.neighbourhood(), and {type(self.reader).__name__.lower()} has gradients "
+                "of ctx.propagate() alone; give --method gas, or a model that propagates"
             )
         if self.whole_graph or self.halo.numel() == 0:
             return h
@@ -330,19 +330,27 @@ class Context:
                 self._pull(number, self.batch.block(self.layer + 1))
 
     def aggregate(
-        self, x: Tensor | None = None, *, residual: Tensor | None = None, alpha: float = 0.0, **options: Any
-    ) -> Tensor:
+        self, x: Tensor | None = None, *, residual: Tensor | None = None, alpha: float = 0.0,
+        gradients: Rows | None = None, **options: Any,
+    ) -> Tensor:  # fmt: skip
         """:meth:`propagate` by histories: rows in the batch are fresh, all others come from the table.
 
-        ``x`` stands for the layer's input. ``options`` are those of :func:`history_spmm`, for methods that need more of it.
+        Args:
+            x: instead of the layer's input. gradients: historical gradients of the result, which backward reads.
+            options: those of :func:`history_spmm`, for methods that need more of it.
         """
         options = self.edges() | dict(residual=residual, alpha=alpha) | options
+        reads = [] if gradients is None else [gradients.resource]
+        if gradients is not None:
+            options |= dict(grad_history=gradients.rows)
         adj, rows, h = self.adj, self.block.rows.rows, self._input() if x is None else x
         if (computed := self._halo_rows) is not None:
             position = self.position(by_slot=True)
-            if not computed.requires_grad:
-                return history_spmm(adj, rows, position, h, computed, **options)
-            return halo_spmm(adj, rows, self.halo, position, h, computed, **options)
+            if computed.requires_grad:
+                return halo_spmm(adj, rows, self.halo, position, h, computed, **options)
+            return self.streams.submit(
+                self.streams.current, lambda: history_spmm(adj, rows, position, h, computed, **options), reads=reads
+            )
         if self.block.narrows:
             options |= dict(x_rows=self.block.source.rows, row_position=self.position(of_result=True))
         source = self.source()
@@ -352,7 +360,7 @@ class Context:
         return self.streams.submit(
             self.streams.current,
             lambda: history_spmm(adj, rows, position, h, table, **options),
-            reads=[] if source is None else [source.resource],
+            reads=reads if source is None else [source.resource, *reads],
         )
 
     def _transformed_first(self, weight: Tensor) -> Tensor:

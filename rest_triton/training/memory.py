@@ -9,7 +9,7 @@ from itertools import pairwise
 from math import expm1
 from typing import Literal
 
-from ..config import Config
+from ..config import GRADIENTS, Config
 from ..data.sizes import Sizes
 from ..nn.inference import CHUNK_ROWS
 from ..utils.dtypes import DTYPES
@@ -83,7 +83,8 @@ def _gcn(z: Sizes, s: Config) -> Family:
     tables, narrows = [h] * (layers - 1), c if c < h and layers > 1 else 0  # narrow rows of the halo are multiplied first
     kept = f + (max(0, 2 * layers - 3) + twice + s.batch_norm) * h + 4 * c
     weights = _weights([f, *tables, c], s.batch_norm, tables)
-    return Family(tables, weights, kept, piece, 2 * narrows, h if tables else 0, narrows, aggregates_first=True)
+    outside = 0 if s.base in GRADIENTS else 2 * narrows  # which aggregates first in training
+    return Family(tables, weights, kept, piece, outside, h if tables else 0, narrows, aggregates_first=True)
 
 
 def _appnp(z: Sizes, s: Config) -> Family:
@@ -139,7 +140,10 @@ class Run:
         self.here: Tier = "GPU" if s.device == "cuda" else "host"
         self.model = FAMILIES[s.model](z, s)
         self.tables = tables(s, self.model)
-        self.direct = not self.tables or s.history == "device" or (s.history == "pinned" and self.here == "host")
+        widths = self.model.tables if s.base in GRADIENTS else []
+        self.gradients = [Table(width, s.dtype, s.history) for width in widths]
+        far = s.history == "disk" or (s.history == "pinned" and self.here == "GPU")
+        self.direct = not (far and (self.tables or self.gradients))
         self.rows = n if s.base == "full" else -(-n * s.batch_size // s.num_parts)
         self.halo = self.around(self.rows)
         self.refreshed = 0  # rows that one refresh computes
@@ -204,17 +208,21 @@ def _graph(run: Run) -> Iterator[Array]:
     yield Array("labels", "host", run.labels + 8 * n, "labels, masks, order of nodes")
     yield Array("ids of batches", run.here, 8 * n * (1 + (run.refreshed > 0)), "int64, of an epoch and of refreshes")
     maps = 2 + (run.model.outside > 0 and run.direct and run.halo > 0) + (run.refreshed > 0)
+    maps += run.reversed and not run.direct and run.gradients != []  # of the nodes that read a batch
     yield Array("position maps", run.here, 4 * n * maps, f"{maps} of int32 per node")
     stored = 0 if z.prepared else run.stored - run.dense * z.mapped
     yield Array("prepared graph", "disk", stored, "made once below the root; the download is not counted")
 
 
 def _tables(run: Run) -> Iterator[Array]:
-    for table in run.tables[:1]:  # all of them have one place
-        rows, stamps = TIERS[table.place](run)
-        why = f"{len(run.tables)} of widths {', '.join(map(str, sorted({t.width for t in run.tables})))}, {table.dtype}"
-        yield Array("history tables", rows, sum(map(run.nbytes, run.tables)), why)
-        yield Array("stamps", stamps, 4 * run.z.nodes * len(run.tables), "int32 per row of a table")
+    for name, tables in (("history tables", run.tables), ("gradient tables", run.gradients)):
+        for table in tables[:1]:  # all of them have one place
+            rows, why = TIERS[table.place](run)[0], f"{len(tables)} of widths "
+            why += f"{', '.join(map(str, sorted({t.width for t in tables})))}, {table.dtype}"
+            yield Array(name, rows, sum(map(run.nbytes, tables)), why)
+    for table in (run.tables + run.gradients)[:1]:
+        size = 4 * run.z.nodes * len(run.tables + run.gradients)
+        yield Array("stamps", TIERS[table.place](run)[1], size, "int32 per row of a table")
 
 
 def _far(run: Run) -> Iterator[Array]:
@@ -231,10 +239,12 @@ def _far(run: Run) -> Iterator[Array]:
     )
     held = item * run.halo * sum(t.width for t in run.tables) * (run.s.rest == "rest-is")
     yield Array("refreshed halo", run.here, 5 * held // 4, "rows of all tables, a quarter more")
+    read = item * run.halo * sum(t.width for t in run.gradients) * (1 + (run.s.gradient_frequency > 0))
+    yield Array("gradients of the halo", run.here, 5 * read // 4, "rows of all gradient tables, a quarter more")
     yield Array("rows of a piece", run.here, 2 * width * fetched, "and of its guessed halo, while they are read", "exact")
     waiting = WAITING if run.s.history == "disk" else 1
     yield Array("rows to be written", "host", waiting * 4 * piece * width, "copies that wait", "exact")
-    sent = item * (run.rows + run.refreshed) * sum(t.width for t in run.tables[:waiting])
+    sent = item * (run.rows + run.refreshed) * sum(t.width for t in (run.tables + run.gradients)[:waiting])
     yield Array("rows to be written", "host", sent, "copies that wait", "step")
 
 
@@ -257,7 +267,7 @@ def _step(run: Run) -> Iterator[Array]:
     size += 4 * rows * run.z.edges // run.z.nodes * model.edges
     why = f"for backward, of {rows:,} rows" + f" and perhaps {halo:,} around them" * (halo > 0)
     yield Array("activations", run.here, size, why, "step")
-    refresh = 4 * run.refreshed * 3 * max(model.tables, default=0)
+    refresh = 4 * run.refreshed * (model.kept if run.s.gradient_frequency else 3 * max(model.tables, default=0))
     yield Array("a refresh", run.here, refresh, f"{run.refreshed:,} rows without gradients", "step")
 
 

@@ -154,9 +154,9 @@ class Trainer:
 
                 loss = self.engine.train(batch, step, weighed, pulled=pulled)
                 if loss is not None:
-                    # That of the whole objective, as gradients are: batches of any method compare.
-                    of_all = self.method.scale / share
-                    losses.append(loss if of_all == 1.0 else loss * of_all)
+                    loss = loss if share == 1.0 else loss / share
+                    # Scaled as gradients are: losses of all methods compare.
+                    losses.append(loss if self.method.scale == 1.0 else loss * self.method.scale)
                     if self.device.type == "cpu" and not math.isfinite(float(losses[-1])):
                         raise diagnose(self.engine, batch, step, loss_of)
             if show is not None:

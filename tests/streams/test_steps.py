@@ -13,7 +13,7 @@ from torch.nn import BatchNorm1d, Linear, ModuleList, Sequential
 
 from rest_triton.history import disk as on_disk
 from rest_triton.history import history, streams, table
-from rest_triton.methods import engine, frequency, refresh, rest, rest_is
+from rest_triton.methods import engine, frequency, lmc, refresh, rest, rest_is
 from rest_triton.nn import Context, HistoryGNN, context, inference, inputs, norm, pyg
 from rest_triton.nn.pyg import PyGLayer
 from rest_triton.sampling.batch import Batch, node_batch
@@ -24,6 +24,7 @@ from ..history.runs import CLASSES, FEATURES, NODES, Run, disk
 from .mutants import installed, mutants
 
 STEPS = 3  # the third one meets what the first left behind
+LMC: dict[str, Any] = dict(method="lmc+rest", frequency=2, gradient_frequency=1)
 REST, REST_IS, AUTO = dict(method="gas+rest"), dict(method="gas+rest-is"), dict(method="gas+rest", frequency="auto")
 
 # Every setting that changes a step, with several others. tier: near, far or disk. evaluate: between steps.
@@ -69,6 +70,13 @@ CASES: dict[str, dict[str, Any]] = {
     "pna, running statistics": dict(model="pna", **REST, refresh_mode="eval", batch_norm=True, dropout=0.3),
     "pna, far": dict(model="pna", **REST_IS, tier="far", eval_updates_history=True, evaluate=True),
     "gin, disk": dict(model="gin", **REST, batch_norm=True, tier="disk"),
+    "lmc": dict(model="gcnii", method="lmc", edge_dropout=0.3),
+    "lmc, far": dict(model="gcn", method="lmc", tier="far"),
+    "lmc, exact input, disk, accumulate": dict(model="appnp", method="lmc", input="exact", tier="disk", accumulate=2),
+    "lmc, rest-is, far": dict(model="gcn-norm", method="lmc+rest-is", tier="far"),
+    "bidirectional": dict(model="gcn-norm", **LMC, dtype="float16"),
+    "bidirectional, running statistics, far": dict(model="gcn-norm", **LMC, refresh_mode="eval", tier="far"),
+    "bidirectional, disk": dict(model="appnp", **LMC, tier="disk"),
     "narrow": dict(model="gcn-norm", **REST_IS, dtype="bfloat16", amp=True),
 }
 
@@ -127,7 +135,7 @@ def as_from_a_gpu() -> Iterator[None]:
 
 def used(case: str) -> set[str]:
     options = CASES[case]
-    refreshes = "method" in options and options.get("refresh_batch") != "full"
+    refreshes = "+" in options.get("method", "gas") and options.get("refresh_batch") != "full"
     tier = {"near": set(), "far": {"io"}, "disk": {"io", "writer"}}[options.get("tier", "near")]
     return {"compute"} | ({"refresh"} if refreshes else set()) | tier
 
@@ -141,7 +149,7 @@ def test_every_conflict_is_ordered(case: str, tmp_path: Path) -> None:
 
 INTERLEAVED = [
     "gas, far", "rest", "running statistics", "running statistics, far, accumulate, clip", "rest-is in three pieces, far",
-    "by drift", "exact input", "evaluation writes",
+    "by drift", "exact input", "evaluation writes", "bidirectional", "bidirectional, running statistics, far",
 ]  # fmt: skip
 
 
@@ -287,6 +295,7 @@ FIRST = {
     "disk": ["rest-is, running statistics, disk"],
     "inference": ["evaluation writes", "evaluation writes, plain", "pna, far", "evaluation writes, far"],
     "context": ["rest, far", "running statistics", "rest", "pna, far", "pna, running statistics"],
+    "lmc": ["bidirectional", "bidirectional, running statistics, far", "lmc, far", "bidirectional, disk"],
     "norm": ["running statistics"], "pyg": ["layers of pyg"], "history": ["tables alone"], "table": ["tables alone"],
     "engine": ["from the beginning"],
 }  # fmt: skip
@@ -331,7 +340,7 @@ def from_the_beginning(model: str, **options: Any) -> list[str]:
     return check(recording.log, known=[*run.state(), *adj, made.features.rows, made.aggregated()])
 
 
-MODULES = (history, table, on_disk, context, inputs, norm, pyg, inference, engine, refresh, rest, rest_is, frequency)
+MODULES = (history, table, on_disk, context, inputs, norm, pyg, inference, engine, refresh, rest, rest_is, lmc, frequency)
 ALL = [
     *((streams, *mutant) for mutant in mutants(streams, inside=["Streams"])),
     *((module, *mutant) for module in MODULES for mutant in mutants(module)),

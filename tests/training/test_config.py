@@ -109,6 +109,7 @@ LIMITS: list[tuple[dict[str, Any], str]] = [
     (dict(method="gas+rest", refresh_batch="full", frequency="auto"), "frequency is auto with refresh_batch full"),
     (dict(method="gas+rest-is", frequency="auto"), "frequency is auto with method gas+rest-is, which does not choose"),
     (dict(frequency="often"), "frequency is 'often'; it must be a whole number or auto"),
+    (dict(gradient_frequency=-1), "gradient_frequency is -1; it must be at least 0"),
     (dict(target_age=-1.0), "target_age is -1.0; it must be at least 0"),
     (dict(target_drift=-1.0), "target_drift is -1.0; it must be at least 0"),
     (dict(refresh_batch="halve"), "refresh_batch is 'halve': did you mean 'half'? known are: same, half, full"),
@@ -171,9 +172,10 @@ def test_every_limit_is_in_the_table() -> None:
 
 
 def test_a_method_is_a_base_and_what_refreshes_its_tables() -> None:
-    assert METHODS == ("gas", "full", "gas+rest", "gas+rest-is")
+    assert METHODS == ("gas", "lmc", "full", "gas+rest", "gas+rest-is", "lmc+rest", "lmc+rest-is")
     parts = [(config.base, config.rest) for config in (Config(dataset="cora", method=method) for method in METHODS)]
-    assert parts == [("gas", ""), ("full", ""), ("gas", "rest"), ("gas", "rest-is")]
+    assert parts[:3] == [("gas", ""), ("lmc", ""), ("full", "")]
+    assert parts[3:] == [(base, rest) for base in ("gas", "lmc") for rest in ("rest", "rest-is")]
     auto = Config(dataset="cora", method="gas+rest", frequency="auto", history="disk", lr=0.5)
     assert auto.by_method("full") == Config(dataset="cora", method="full", lr=0.5)
 
