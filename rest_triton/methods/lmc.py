@@ -74,9 +74,8 @@ class LMC(GAS):
         if not tables or ctx.whole_graph or not (torch.is_grad_enabled() and h.requires_grad):
             return ctx.aggregate(**mix)
         unit, far = self.unit(tables[number].rows.dtype), not tables[number].in_place
-        readers = ctx.readers
-        source = ctx.history.pull(number, readers, kind=GRADIENT)
-        # Views, whose gradients are those of this aggregate alone; in this order, gradients are added up as those of GAS are.
+        source = ctx.history.pull(number, ctx.readers, kind=GRADIENT)
+        # Views, whose gradients are those of this aggregate alone. Made in this order, they are added up as GAS adds them.
         residual = mix.pop("residual", None)
         residual = None if residual is None else residual.view_as(residual)
         x = h.view_as(h)

@@ -15,7 +15,6 @@ from rest_triton.data.sizes import Sizes
 from rest_triton.history.history import GRADIENT
 from rest_triton.methods.base import Method
 from rest_triton.nn import Context, HistoryGNN
-from rest_triton.nn.layers import build
 from rest_triton.predict import predict
 from rest_triton.sampling.batch import Batch
 from rest_triton.training import run as session
@@ -394,5 +393,5 @@ class Neighbours(HistoryGNN):
 
 def test_a_model_that_reads_neighbours_itself_is_refused() -> None:
     Run(Neighbours(), method="gas").step()
-    with pytest.raises(UserError, match="reads neighbours by ctx.neighbourhood.., and lmc has gradients"):
+    with pytest.raises(UserError, match=r"reads neighbours by ctx\.neighbourhood\(\), and lmc has gradients"):
         Run(Neighbours(), method="lmc").step()

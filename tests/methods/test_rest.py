@@ -23,7 +23,8 @@ class Watched:
         self.modes: list[bool] = []
         self.draws: list[int] = []
 
-    def refresh(self, batch: Batch, step: int, *, draw: int, training: bool) -> None:
+    def refresh(self, batch: Batch, step: int, *, draw: int, training: bool, backward: bool) -> None:
+        assert not backward
         self.refreshed.append(batch)
         self.modes.append(training)
         self.draws.append(draw)

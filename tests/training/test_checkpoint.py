@@ -43,13 +43,17 @@ def test_everything_is_in_it(order: str, data: Data, tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_with_old_names(data: Data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a run of before its settings were renamed: it is read, and of this run."""
+    """Of a run of before its settings were renamed, and before there was another: it is read, and of this run."""
     old = {new: name for name, new in RENAMED.items()}
+    newer = "gradient_frequency"
     config = data.config(epochs=1)
     with monkeypatch.context() as before:
-        before.setattr(checkpoint, "asdict", lambda c: {old.get(name, name): v for name, v in asdict(c).items()})
+        before.setattr(
+            checkpoint, "asdict", lambda c: {old.get(name, name): v for name, v in asdict(c).items() if name != newer}
+        )
         data.run(config, tmp_path)
     assert b'"parts": ' in newest(tmp_path).read_bytes() and b'"batch_size"' not in newest(tmp_path).read_bytes()
+    assert newer.encode() not in newest(tmp_path).read_bytes()
     _, settings = checkpoint.read(newest(tmp_path), config, data.loaded.fingerprint)
     assert Config(**settings) == config
     with pytest.raises(checkpoint.Unusable, match="is of another run, with num_parts 6 instead of 5"):
