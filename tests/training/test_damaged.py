@@ -247,7 +247,7 @@ def test_damaged_tables(how: str, place: str, run: Path, data: Data, capsys: pyt
     path.unlink()
     capsys.readouterr()
     data.run(config, run, newest(run))
-    assert "no history tables were saved with it: they are filled by an exact pass" in capsys.readouterr().err
+    assert "histories were not saved and are filled by an exact pass" in capsys.readouterr().err
     assert list(losses(run)) == [1, 2, 3, 4, 5, 6, 7]
 
 

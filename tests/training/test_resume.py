@@ -39,7 +39,7 @@ def test_more_epochs(finished: Path, capsys: Capture) -> None:
     before = (folder / "metrics.jsonl").read_text()
     command_line.main(["--resume", "longer", "--epochs", "5"])
     said = capsys.readouterr().err
-    assert said.startswith("going on after epoch 3, step 9, from longer/checkpoints/epoch-000003.pt; no history tables were")
+    assert said.startswith("going on after epoch 3, step 9, from longer/checkpoints/epoch-000003.pt; histories were not saved")
     assert (folder / "metrics.jsonl").read_text().startswith(before)
     epochs = metrics(folder)
     assert [record["epoch"] for record in epochs] == [1, 2, 3, 4, 5]
