@@ -39,6 +39,9 @@ class Settings:
     vgprs: int = 96  # per lane, on AMD: five waves per SIMD, of at most eight
     num_warps: int = 1
     num_stages: int = 1  # Triton's own pipelining through shared memory is not used
+    # Whether products may be fused into sums. Where lanes exchange products and add them up, each lane would fuse its own
+    # product: the lanes' sums would differ in the last bit, and any of them could be stored.
+    fused: bool = True
     BLOCK_R: int | None = None  # rows of a tile
     BLOCK_D: int | None = None  # features of a tile
     EDGES: int | None = None  # edges resolved at once, one per lane
@@ -53,7 +56,7 @@ class Settings:
         return {name: value for name, value in values.items() if value is not None}
 
     def options(self, amd: bool) -> dict[str, int]:
-        options = dict(num_warps=self.num_warps, num_stages=self.num_stages)
+        options = dict(num_warps=self.num_warps, num_stages=self.num_stages, enable_fp_fusion=self.fused)
         return options if amd else dict(options, maxnreg=self.registers)
 
 
@@ -107,7 +110,7 @@ def attention_settings(heads: int, channels: int, align: int, *dtypes: torch.dty
     if align < LANE_BYTES:
         fitting = min(fitting, max(fitting * align // LANE_BYTES, 4) * 32 // lanes)
     k = max(min(fitting, 32), 2)
-    return Settings(registers=128, vgprs=128, num_warps=warps, BLOCK_D=block_d, BLOCK_H=block_h, K=k)
+    return Settings(registers=128, vgprs=128, num_warps=warps, fused=False, BLOCK_D=block_d, BLOCK_H=block_h, K=k)
 
 
 def copy_settings(width: int, vector: int) -> Settings:

@@ -31,6 +31,7 @@ class HistoryGNN(Module, ABC):
     """
 
     normalise: ClassVar[Normalisation] = "gcn"  # of the adjacency that propagate() multiplies by
+    drops_edges: ClassVar[bool] = False  # whether dropout applies to edges: the reverse graph then has their names
     feature_dropout: float = 0.0  # of features, where training reads them
     encoded_dropout: float = 0.0  # of encoded features, where the first layer reads them
 
