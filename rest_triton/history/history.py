@@ -164,9 +164,9 @@ class History:
         return Rows(held.rows[:count], held.resource)
 
     def stamp(self, table: int) -> Tensor:
-        """int32[N]: the step at which each row was last written, -1 if never."""
+        """int32[N]: a copy of the steps at which each row was last written, -1 if never."""
         held = self.tables[table]
-        return self.streams.submit(self.streams.current, lambda: held.stamp, reads=[held.resource])
+        return self.streams.submit(self.streams.current, held.stamp.clone, reads=[held.resource])
 
     def ages(self, table: int, step: int, rows: Tensor | None = None) -> Ages:
         """The age of all rows, or of those of ``rows``."""
