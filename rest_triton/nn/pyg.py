@@ -8,8 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import Module
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn import BatchNorm1d, Module
 
 from .context import Context
 
@@ -85,7 +84,7 @@ def _mode(conv: Module, ctx: Context) -> Iterator[None]:
     """The layer's mode is that of the forward; a refresh leaves running statistics as they are."""
     before = conv.training
     conv.train(ctx.training)
-    norms = [m for m in conv.modules() if isinstance(m, _BatchNorm) and m.track_running_stats and ctx.refreshing]
+    norms = [m for m in conv.modules() if isinstance(m, BatchNorm1d) and m.track_running_stats and ctx.refreshing]
     own = [(norm.running_mean, norm.running_var) for norm in norms]
     for norm in norms:
         if ctx.training:
