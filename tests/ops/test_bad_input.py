@@ -46,7 +46,7 @@ BAD: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "x-rows": (
         spmm(ADJ.with_reverse(), x=torch.ones(11, 4, requires_grad=True)), ValueError, "x has shape .*11, 4.*must be 10",
     ),
-    "no-mirror": (spmm(ADJ.undirected(), x=GRAD_X, edge_dropout=0.5), ValueError, r"mirror of each edge; use adj.with_reverse\(\)"),
+    "no-mirror": (spmm(ADJ.undirected(), x=GRAD_X, edge_dropout=0.5), ValueError, r"the reverse's edge ids; use adj.with_reverse\(\)"),
     "undirected-weights": (
         lambda: Adjacency(ROWPTR, COL, edge_weight=torch.ones(COL.numel())).undirected(), ValueError, "use with_reverse",
     ),
