@@ -20,8 +20,6 @@ from .utils.malloc import keep_freed_memory
 if TYPE_CHECKING:
     from .nn import HistoryGNN
 
-EXPECTED = (ValueError, OSError, ImportError, MemoryError)  # of rest_triton.lab; commands use utils.errors.reported
-
 
 def _parser(program: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(

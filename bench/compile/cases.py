@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 
 from rest_triton.kernels.gpu.activate import activate, activate_backward
+from rest_triton.kernels.gpu.attention import attention
+from rest_triton.kernels.gpu.attention_grad import attention_row_grad, attention_source_grad
 from rest_triton.kernels.gpu.edge_grad import edge_grad
 from rest_triton.kernels.gpu.halo import halo
 from rest_triton.kernels.gpu.launch import Settings, recording
@@ -52,6 +54,7 @@ def cases() -> Iterator[Case]:
     """All cases, the same for every target."""
     yield from _spmm_cases()
     yield from _edge_grad_cases()
+    yield from _attention_cases()
     yield from _activate_cases()
     yield from _row_cases()
     for col in (torch.int32, torch.int64):
@@ -150,6 +153,46 @@ def _call_edge_grad(x: str | None, history: str | None, width: int, everything: 
         edge_dropout=0.5 if everything else 0.0,
         seed=0,
     )
+
+
+def _attention_cases() -> Iterator[Case]:
+    for x, history, heads, channels, everything in (
+        ("fp32", "fp32", 1, 1, False),
+        ("fp32", "fp32", 3, 1, True),
+        ("fp32", "fp32", 8, 8, False),
+        ("fp32", "fp32", 1, 47, True),
+        ("fp32", "fp32", 4, 32, True),
+        ("fp32", "fp32", 1, 1000, False),
+        ("bf16", "bf16", 8, 8, True),
+        ("bf16", "bf16", 4, 64, False),
+        ("fp16", "fp16", 3, 128, False),
+        ("bf16", None, 1, 256, False),
+        (None, "fp32", 8, 16, True),
+        ("fp32", "bf16", 4, 32, True),
+    ):
+        variant = f"x {x}, history {history}, {heads} heads{', everything' * everything}"
+        for backward in (False, True):
+            call = partial(_call_attention, x, history, heads, heads * channels, everything, backward)
+            yield Case("attention_grad" if backward else "attention", variant, heads * channels, call)
+
+
+def _call_attention(x: str | None, history: str | None, heads: int, width: int, everything: bool, backward: bool) -> None:
+    index = torch.int64 if everything else torch.int32
+    graph = _ints(ROWS + 1), _ints(EDGES, index), _ints(EDGES, index) if everything else None, _ints(ROWS)
+    position, row_score = _ints(ROWS, torch.int32), _matrix("fp32", heads)
+    sources = _matrix(x, width), _matrix(x, heads), row_score, _matrix(history, width), _matrix(history, heads)
+    options: dict = dict(
+        negative_slope=0.2, dropout=0.5 if everything else 0.0, seed=0, hub_node=_ints(1) if everything else None,
+        hub_first=_ints(2) if everything else None, hub_segments=int(everything),
+    )  # fmt: skip
+    norm, out = _matrix("fp32", 2 * heads), _matrix(x or "fp32", width)
+    if not backward:
+        attention(out, norm, *graph, position, *sources, **options)
+        return
+    attention_row_grad(_matrix("fp32", 3 * heads), *graph, position, *sources, norm, out, **options)
+    if x is not None:
+        terms = _matrix("fp32", 4 * heads)
+        attention_source_grad(out, _matrix(x, heads), *graph, position, *sources[:2], terms, out, **options)
 
 
 def _activate_cases() -> Iterator[Case]:

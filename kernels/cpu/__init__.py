@@ -1,10 +1,24 @@
 """Numba kernels: the same launchers as ``kernels.gpu``, for tensors in ordinary memory."""
 
 from .activate import activate, activate_backward
+from .attention import attention
+from .attention_grad import attention_row_grad, attention_source_grad
 from .edge_grad import edge_grad
 from .halo import halo
 from .moments import column_moments
 from .rows import gather_rows, scatter_rows
 from .spmm import spmm
 
-__all__ = ["activate", "activate_backward", "column_moments", "edge_grad", "gather_rows", "halo", "scatter_rows", "spmm"]
+__all__ = [
+    "activate",
+    "activate_backward",
+    "attention",
+    "attention_row_grad",
+    "attention_source_grad",
+    "column_moments",
+    "edge_grad",
+    "gather_rows",
+    "halo",
+    "scatter_rows",
+    "spmm",
+]

@@ -26,7 +26,7 @@ def mark_neighbours_kernel(flag_ptr, rowptr_ptr, col_ptr, rows_ptr, EDGES: tl.co
 
 
 def halo(rowptr: Tensor, col: Tensor, rows: Tensor) -> Tensor:
-    """Sorted distinct neighbours of ``rows`` outside of ``rows``, int64. Waits for the device, which knows its size."""
+    """Sorted distinct neighbours of ``rows`` outside of ``rows``, int64. Its size depends on the data: the host waits."""
     flag = torch.zeros(rowptr.numel() - 1, dtype=torch.uint8, device=col.device)
     if rows.numel() and col.numel():
         grid = (rows.numel(),)

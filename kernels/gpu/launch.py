@@ -45,6 +45,7 @@ class Settings:
     K: int | None = None  # of these, rows in flight at a time
     GROUP: int | None = None  # rows that one warp-wide load covers
     SPLIT: int | None = None  # programs per row
+    BLOCK_H: int | None = None  # heads of a tile, which share its features
 
     @property
     def constants(self) -> dict[str, int]:
@@ -87,6 +88,26 @@ def hub_sum_settings(width: int) -> Settings:
 def edge_grad_settings(width: int, align: int, *dtypes: torch.dtype, lanes: int = 32) -> Settings:
     """Settings of edge_grad: those of spmm, without groups (every row has its own sum), with split rows."""
     return replace(spmm_settings(width, align, *dtypes, lanes=lanes), GROUP=None, SPLIT=EDGE_GRAD_SPLIT)
+
+
+def attention_settings(heads: int, channels: int, align: int, *dtypes: torch.dtype, lanes: int = 32) -> Settings:
+    """Settings of attention and its gradients: a program takes whole heads, as many as it would take features in spmm.
+
+    A head is padded to a power of two, so that sums over its features are sums over an axis of the tile.
+    """
+    items = [dtype.itemsize for dtype in set(dtypes)]
+    block_c = next_power_of_2(channels)
+    block_h = min(next_power_of_2(heads), max(32 * LANE_BYTES // max(items) // block_c, 1))
+    block_d = block_h * block_c
+    warps = min(max(block_d // 512, 1), 8)
+    fitting = previous_power_of_2(warps * SPMM_TILE_BYTES // (block_d * sum(items)) or 1)
+    # Loads narrower than 16 bytes take more registers for their addresses: as many loads, not as many bytes. AMD keeps
+    # what all 64 lanes share, such as hashes of edges, in scalar registers, of which there are few.
+    align = align if block_c == channels else min(items)
+    if align < LANE_BYTES:
+        fitting = min(fitting, max(fitting * align // LANE_BYTES, 4) * 32 // lanes)
+    k = max(min(fitting, 32), 2)
+    return Settings(registers=128, vgprs=128, num_warps=warps, BLOCK_D=block_d, BLOCK_H=block_h, K=k)
 
 
 def copy_settings(width: int, vector: int) -> Settings:

@@ -112,7 +112,7 @@ def _row_factor(row_scale_ptr, g, scale):
 
 
 @triton.jit
-def _rightmost(ptr, size, value):
+def rightmost(ptr, size, value):
     """The last index h with ptr[h] <= value in the sorted ptr[0..size]; 0 if there is none."""
     low = 0
     high = size
@@ -158,7 +158,7 @@ def spmm_kernel(
     if hub_node_ptr is not None:
         if end - begin > hub_degree:
             # All blocks of features store the same number.
-            tl.store(hub_row_ptr + _rightmost(hub_node_ptr, hub_count, g), i.to(tl.int32))
+            tl.store(hub_row_ptr + rightmost(hub_node_ptr, hub_count, g), i.to(tl.int32))
             return
     # Loaded before the loop and used after it, so that short rows do not wait for memory once more.
     factor = _row_factor(row_scale_ptr, g, scale)
@@ -186,7 +186,7 @@ def spmm_hub_segment_kernel(
     s = tl.program_id(0).to(tl.int64)
     o_d = tl.program_id(1) * BLOCK_D + tl.arange(0, BLOCK_D)
     m_d = o_d < D
-    h = _rightmost(hub_first_ptr, hub_count, s)
+    h = rightmost(hub_first_ptr, hub_count, s)
     if tl.load(hub_row_ptr + h) < 0:
         return
     g = tl.load(hub_node_ptr + h)

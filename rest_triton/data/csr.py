@@ -43,7 +43,7 @@ def symmetrise(rowptr: Tensor, col: Tensor) -> Csr:
     """Add the reverse of every edge and keep each edge once."""
     rowptr, col = dense(rowptr), dense(col)
     backwards = reverse(rowptr, col)
-    # Only the reverses that the graph lacks are stored beside it while the union is made.
+    # Only the missing reverse edges are stored beside the graph during the union.
     missing = kernels.rewrite(rowptr, col, kernels.MISSING, backwards)
     del backwards
     return kernels.rewrite(rowptr, col, kernels.UNION, missing)

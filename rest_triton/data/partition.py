@@ -155,7 +155,7 @@ def _check(graph: Graph, num_parts: int, method: str, seed: int) -> None:
     if method not in PARTITIONERS:
         raise ValueError(f"method is {method!r}; it must be one of {', '.join(PARTITIONERS)}")
     if num_parts < 1:
-        raise UserError(f"num_parts is {num_parts}; there must be at least 1 cluster")
+        raise UserError(f"num_parts is {num_parts}; it must be at least 1")
     if not 0 <= seed < MOST_SEEDS:
         raise UserError(f"seed is {seed}; it must be from 0 to {MOST_SEEDS - 1}")
     if graph.num_nodes == 0:

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..history.history import History
+from ..history.streams import Resource
 from ..history.table import Rows, Table
 from ..ops import gather_rows, history_spmm
 from ..ops.memory import new_rows
@@ -145,7 +146,7 @@ class LayerwiseContext(Context):
             self.transformed[self.layer] = self.streams.submit(
                 self.streams.current, lambda: _multiplied(table.rows, weight), reads=[table.resource]
             )
-        return self._all_rows(Rows(self.transformed[self.layer], table.resource), dtype=torch.float32)
+        return self._all_rows(Rows(self.transformed[self.layer], Resource("transformed rows")), dtype=torch.float32)
 
 
 def _multiplied(rows: Tensor, weight: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ Tensors in ordinary memory are handled by the Numba kernels, tensors on a GPU by
 
 from .activate import activate, activate_definition
 from .adjacency import Adjacency
+from .attention import history_attention, history_attention_definition
 from .backend import debug, use_backend
 from .halo import halo, halo_definition
 from .halo_spmm import halo_spmm
@@ -27,6 +28,8 @@ __all__ = [
     "halo",
     "halo_definition",
     "halo_spmm",
+    "history_attention",
+    "history_attention_definition",
     "history_spmm",
     "history_spmm_definition",
     "scatter_rows",

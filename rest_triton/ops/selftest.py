@@ -59,6 +59,19 @@ def _spmm(op: Op, c: Case) -> list[Tensor]:
     return [*c.both(weighted, c.x, c.weight), *c.both(mixed, c.x, c.residual)]
 
 
+def _attention(op: Op, c: Case) -> list[Tensor]:
+    """Two heads, with dropout."""
+    adj = replace(c.adj, row_scale=None, col_scale=None, reverse=None).with_reverse()
+    even = WIDTH // 2 * 2
+    x, table, scores = c.x[:, :even], c.table[:, :even].contiguous(), c.residual[:, :4]
+
+    def attend(x: Tensor, source: Tensor, target: Tensor) -> Tensor:
+        out = op(adj, c.rows, c.position, x, source, target, table, c.table[:, :2].contiguous(), dropout=0.3, seed=7)
+        return torch.nn.functional.pad(out, (0, WIDTH - even))
+
+    return c.both(attend, x.contiguous(), scores[:, :2].contiguous(), scores[:, 2:].contiguous())
+
+
 def _activate(op: Op, c: Case) -> list[Tensor]:
     table, (mean, var) = c.table.clone(), ops.column_moments_definition(c.x)
     options = dict(dropout=0.5, seed=3, rows=c.rows)
@@ -86,6 +99,7 @@ def _scatter(op: Op, c: Case) -> list[Tensor]:
 
 CHECKS: dict[str, Callable[[Op, Case], Any]] = {
     "history_spmm": _spmm,
+    "history_attention": _attention,
     "activate": _activate,
     "column_moments": lambda op, c: op(c.x),
     "gather_rows": _gather,

@@ -216,10 +216,10 @@ def _check_arguments(
         if adj.reverse.edge_id is None and (edge_dropout > 0 or adj.edge_weight is not None):
             raise ValueError("edge_dropout and edge_weight need to know the mirror of each edge; use adj.with_reverse()")
     if backend.debugging():
-        _check_values(adj, rows, position, x, history, rows if x_rows is None else x_rows)
+        check_values(adj, rows, position, x, history, rows if x_rows is None else x_rows)
 
 
-def _check_values(
+def check_values(
     adj: Adjacency, rows: Tensor, position: Tensor, x: Tensor | None, history: Tensor | None, x_rows: Tensor
 ) -> None:
     check.in_range("rows", rows, 0, adj.num_nodes, "the node ids")

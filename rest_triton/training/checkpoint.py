@@ -23,8 +23,7 @@ from ..config import Config, with_new_names
 from ..history import file as tables_file
 from ..history.history import History
 from ..utils.errors import UserError
-from ..utils.files import sync_folder
-from ..utils.files import write_whole as write_whole
+from ..utils.files import sync_folder, write_whole
 
 MAGIC = b"rest_triton checkpoint 1\n"
 KEPT = 2  # checkpoints of epochs: should the last one be damaged, there is the one before

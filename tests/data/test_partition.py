@@ -63,7 +63,7 @@ def test_more_parts_than_nodes(capfd: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        (dict(num_parts=0), UserError, "num_parts is 0; there must be at least 1 cluster"),
+        (dict(num_parts=0), UserError, "num_parts is 0; it must be at least 1"),
         (dict(num_parts=2.0), TypeError, r"num_parts is 2\.0; it must be an int"),
         (dict(num_parts=True), TypeError, "num_parts is True"),
         (dict(num_parts=2, method="metsi"), ValueError, "method is 'metsi'; it must be one of metis, stream, random"),

@@ -1,31 +1,35 @@
-"""Small runs of whole training steps, for tests: a graph, a model, a store, an engine, and what they compute."""
+"""Small runs for tests: the Trainer itself on a small graph, with tables wherever a test wants them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator
+from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
-from rest_triton.nn.scene import Scene
 from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
 
-from rest_triton.data.graph import Graph
+from rest_triton.config import Config
+from rest_triton.data.clusters import ClusterData, with_named_edges
+from rest_triton.data.graph import Graph, Normalisation
 from rest_triton.history.history import History
 from rest_triton.history.streams import Streams
-from rest_triton.methods.engine import Engine, tables_of
-from rest_triton.nn import APPNP, GCN, GCNII
-from rest_triton.sampling.batch import Batch, ClusterLoader
+from rest_triton.history.table import PinnedTable, Table, new_stamps
+from rest_triton.nn import HistoryGNN, model_named
+from rest_triton.sampling.batch import Batch
+from rest_triton.training.trainer import Trainer
 
 NODES, CLASSES, FEATURES = 120, 5, 12
 PTR = torch.tensor([0, 17, 30, 52, 70, 95, 120])
 
-MODELS: dict[str, Callable[[], torch.nn.Module]] = {
-    "gcn": lambda: GCN(FEATURES, 16, CLASSES, 3, dropout=0.3),
-    "gcn-norm": lambda: GCN(FEATURES, 16, CLASSES, 3, dropout=0.3, drop_input=True, batch_norm=True, residual=True),
-    "appnp": lambda: APPNP(FEATURES, 16, CLASSES, 4, dropout=0.3),
-    "gcn-linear": lambda: GCN(FEATURES, 16, CLASSES, 2, dropout=0.3, drop_input=True, linear=True, residual=True),
-    "gcnii": lambda: GCNII(FEATURES, 16, CLASSES, 4, dropout=0.3),
-    "gcnii-norm": lambda: GCNII(FEATURES, 16, CLASSES, 3, dropout=0.3, shared_weights=False, batch_norm=True),
+MODELS: dict[str, dict[str, Any]] = {
+    "gcn": dict(model="gcn", num_layers=3),
+    "gcn-norm": dict(model="gcn", num_layers=3, drop_input=True, batch_norm=True, residual=True),
+    "appnp": dict(model="appnp", num_layers=4, drop_input=True),
+    "gcn-linear": dict(model="gcn", num_layers=2, drop_input=True, linear=True, residual=True),
+    "gcnii": dict(model="gcnii", num_layers=4, drop_input=True),
+    "gcnii-norm": dict(model="gcnii", num_layers=3, drop_input=True, shared_weights=False, batch_norm=True),
 }
 
 
@@ -34,79 +38,109 @@ def graph(directed: bool = False) -> Graph:
     edges = torch.randint(0, NODES - 3, (2, 500), generator=g)  # three nodes are isolated
     x = torch.randn(NODES, FEATURES, generator=g)
     y = torch.randint(0, CLASSES, (NODES,), generator=g)
-    return Graph.from_edges(edges, NODES, symmetrise=not directed, x=x, y=y, train_mask=torch.rand(NODES, generator=g) < 0.5)
+    part = torch.rand(NODES, generator=g)
+    masks = dict(train_mask=part < 0.5, val_mask=(part >= 0.5) & (part < 0.75), test_mask=part >= 0.75)
+    return Graph.from_edges(edges, NODES, symmetrise=not directed, x=x, y=y, **masks)
 
 
-class FarStore(History):
-    """On a CPU, tables as beside a GPU: rows are staged, and written by the io stream."""
+def data(directed: bool, config: Config, normalise: Normalisation) -> ClusterData:
+    made = graph(directed)
+    adj = made.adjacency(normalise)
+    adj = with_named_edges(adj) if config.edge_dropout > 0 else adj
+    assert isinstance(made.x, Tensor)
+    x = made.x.to(config.device)
+    return ClusterData(made, adj.to(config.device), x, PTR, torch.arange(NODES), made.fingerprint, "small")
 
-    direct = False
+
+class FarTable(PinnedTable):
+    """A pinned table without a GPU: in ordinary memory."""
+
+    @classmethod
+    def new(
+        cls, name: str, num_nodes: int, width: int, dtype: torch.dtype, device: torch.device, folder: Path | None
+    ) -> Table:
+        with _disable_current_modes():  # a recorder need not see it: the memory is freed after all streams were waited for
+            return cls(name, torch.zeros(num_nodes, width, dtype=dtype), new_stamps(num_nodes, device))
+
+
+class FarHistory(History):
+    """On a CPU, tables as beside a GPU: rows are pulled, and written on the io stream."""
+
+    def _tier(self) -> type[Table]:
+        return FarTable
 
 
 class Run:
-    """A model in training, from a seed."""
+    """A model in training, from a seed.
+
+    Args:
+        model: one of MODELS, another one of the package by its name, or a model. streams, far, folder: of its tables. directed: of its graph.
+        settings: of its Config.
+    """
 
     def __init__(
-        self, model: str | torch.nn.Module = "gcn", *, streams: Streams | None = None, far: bool = False,
-        directed: bool = False, exact: bool = False,
-        seed: int = 0, **store: Any,
+        self, model: str | HistoryGNN = "gcn", *, method: str = "gas", streams: Streams | None = None, far: bool = False,
+        directed: bool = False, folder: Path | None = None, **settings: Any,
     ) -> None:  # fmt: skip
-        torch.manual_seed(seed)
-        self.graph, self.model = graph(directed), MODELS[model]() if isinstance(model, str) else model
-        make = FarStore if far else History
-        self.store = make(NODES, tables_of(self.model, exact), streams=streams, **store)
-        assert isinstance(self.graph.x, Tensor)
-        scene = Scene(self.graph.adjacency("gcn"), self.graph.x, self.store, seed=7, exact_input=exact)
-        self.engine = Engine(scene, self.model)
-        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=0.02)
-        self.batches, self.refresh_batches = ClusterLoader(PTR, 2, seed=1), ClusterLoader(PTR, 2, seed=2)
-        self.engine.fill()
+        own = None if isinstance(model, str) else model
+        kind = MODELS.get(model, dict(model=model)) if isinstance(model, str) else {}
+        common = dict(
+            dataset="small", device="cpu", num_parts=6, batch_size=2, hidden_channels=16, dropout=0.3, lr=0.02, method=method
+        )
+        self.config = Config(**(common | kind | settings))
+        self.data = data(directed, self.config, (model_named(self.config.model) if own is None else own).normalise)
+        made: Any = None if own is None else lambda in_channels, out_channels: own
+        history = partial(FarHistory if far else History, streams=streams)
+        self.trainer = Trainer(self.config, self.data, made, folder=folder, history=history)
+        self.engine, self.history, self.model = self.trainer.engine, self.trainer.history, self.trainer.model
+        self.graph: Graph = self.data.graph
+        self._batches = self._all_batches()
+        self.trainer.begin()
 
-    def loss_of(self, batch: Batch) -> Callable[[Tensor], Tensor | None]:
-        assert self.graph.train_mask is not None and self.graph.y is not None
-        chosen, y = batch.take(self.graph.train_mask), batch.take(self.graph.y)
-        return lambda logits: F.cross_entropy(logits[chosen], y[chosen]) if bool(chosen.any()) else None
+    def _all_batches(self) -> Iterator[list[Batch]]:
+        for epoch in count(1):
+            batches = self.trainer.method.batches(epoch)
+            for first in range(0, len(batches), self.config.accumulate):
+                yield batches[first : first + self.config.accumulate]
 
-    def step(self, number: int, method: str = "gas", frequency: int = 1) -> Tensor | None:
-        """Step ``number``, from 1: ``gas``, ``rest`` or ``is``."""
-        per_epoch = len(self.batches)
-        batch = self.batches.epoch((number - 1) // per_epoch)[(number - 1) % per_epoch]
-        first = (number - 1) * frequency
-        others: Sequence[Batch] = [
-            self.refresh_batches.epoch(i // per_epoch)[i % per_epoch] for i in range(first, first + frequency)
-        ]
-        return self.engine.step(
-            batch, number, self.loss_of(batch), self.optimizer, refresh=others if method == "rest" else (),
-            importance=frequency if method == "is" else 0,
-        )  # fmt: skip
+    def batch(self, *clusters: int) -> Batch:
+        """The batch of these clusters; without any, of all nodes."""
+        return self.trainer.method.refresh_batches(1, 0).batch(clusters or range(6))
 
-    def losses(self, steps: int, method: str = "gas", frequency: int = 1) -> list[float]:
-        return [float(loss) for n in range(steps) if (loss := self.step(n + 1, method, frequency)) is not None]
+    def step(self) -> list[Tensor]:
+        """The next step of training, as the Trainer does it. Returns the losses of its batches."""
+        return self.trainer.update(next(self._batches))
+
+    def losses(self, steps: int) -> list[float]:
+        return [float(loss) for _ in range(steps) for loss in self.step()]
 
     def use(self, streams: Streams) -> None:
         """Go on with other streams: nothing is left to wait for."""
-        self.store.streams.finish()
-        self.store.streams = self.engine.streams = streams
-        for resource in (*(table.resource for table in self.store.tables), self.engine.weights):
+        self.history.streams.finish()
+        self.history.streams = streams
+        resources = [table.resource for table in self.history.all_tables]
+        for resource in (*resources, self.engine.weights, self.engine.inputs.statistics):
             resource.written, resource.read = None, {}
-        self.store._buffers.clear()
+        self.history._buffers.clear()
 
     def results(self) -> list[Tensor]:
-        """What steps are for: weights, gradients, the optimizer's memory, the tables."""
-        slots = [v for s in self.optimizer.state.values() for v in s.values() if isinstance(v, Tensor)]
-        tables = [t for table in self.store.tables for t in (table.rows, table.stamp)]
+        """What steps are for: weights, running statistics, the optimizer's memory, tables, gradients."""
+        slots = [v for s in self.trainer.optimizer.state.values() for v in s.values() if isinstance(v, Tensor)]
+        tables = [t for table in self.history.all_tables for t in (table.rows, table.stamp)]
         gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
-        return [
-            *self.model.state_dict().values(),
-            *slots,
-            *tables,
-            *gradients,
-        ]
+        return [*self.model.state_dict().values(), *slots, *tables, *gradients]
 
     def state(self) -> list[Tensor]:
         """Everything that steps change."""
         return [*self.results(), *(m for maps in self.engine.maps.values() for m in maps._free)]
 
 
+def same_results(a: Run, b: Run) -> bool:
+    """Bit by bit."""
+    for run in (a, b):
+        run.history.streams.finish()
+    return all(map(torch.equal, a.results(), b.results()))
+
+
 def disk(folder: Path) -> dict[str, Any]:
-    return dict(place="disk", folder=folder, fingerprint=graph().fingerprint)
+    return dict(history="disk", folder=folder)

@@ -8,13 +8,12 @@ import torch
 
 from rest_triton.config import Config
 from rest_triton.history.history import History
-from rest_triton.methods.frequency import Frequency, KeepAge, KeepDrift, frequency_for
-from rest_triton.methods.rest import schedule_for
+from rest_triton.methods.frequency import Frequency, TargetAge, TargetDrift, frequency_for
 from rest_triton.sampling.batch import ClusterLoader
 from rest_triton.training.trainer import Trainer
 
 from ..training.data import PTR, settings, small
-from .test_rest import asked
+from .test_rest import asked, rest_of
 
 
 def auto(**changes: Any) -> Config:
@@ -29,8 +28,8 @@ def begun(config: Config) -> Trainer:
 
 def test_kinds() -> None:
     assert type(frequency_for(settings(method="gas+rest", frequency=3), 8)) is Frequency
-    assert type(frequency_for(auto(), 8)) is KeepAge
-    assert type(frequency_for(auto(target_drift=0.1), 8)) is KeepDrift
+    assert type(frequency_for(auto(), 8)) is TargetAge
+    assert type(frequency_for(auto(target_drift=0.1), 8)) is TargetDrift
 
 
 @pytest.mark.parametrize("order", ["uniform", "oldest"])
@@ -41,49 +40,49 @@ def test_age_is_kept_by_no_more_refreshes_than_it_takes(order: str, target: floa
     refresh, before = trainer.engine.refresh, []
 
     def watched(*args: Any, **options: Any) -> None:
-        before.append(trainer.schedule._age(args[1], range(8)))
+        before.append(trainer.refresh._age(args[1], range(8)))
         refresh(*args, **options)
 
     trainer.engine.refresh = watched
     for number in (1, 2, 3):
         for batch in trainer.method.batches(number):
-            trainer._update([batch], 0, 1, None)
-            assert trainer.store.ages(0, trainer.step).mean <= target + 1e-6
+            trainer.update([batch])
+            assert trainer.history.ages(0, trainer.step).mean <= target + 1e-6
     assert before and all(age > target for age in before)
 
 
 def test_oldest_first_takes_fewer_refreshes() -> None:
     taken = {}
     for order in ("uniform", "oldest"):
-        engine, _ = asked(schedule_for(auto(target_age=1.5, refresh_order=order), PTR), 60, batch_size=1)
+        engine, _ = asked(rest_of(auto(target_age=1.5, refresh_order=order)), 60, batch_size=1)
         taken[order] = len(engine.refreshed)
     assert 0 < taken["oldest"] < taken["uniform"]
 
 
 def test_nothing_to_do_where_rows_are_young_anyway() -> None:
-    engine, _ = asked(schedule_for(auto(target_age=100.0), PTR), 20, batch_size=1)
+    engine, _ = asked(rest_of(auto(target_age=100.0)), 20, batch_size=1)
     assert engine.refreshed == []
 
 
 def test_an_evaluation_that_writes_the_tables_makes_rows_young() -> None:
     trainer: Any = begun(auto(target_age=2.0, eval_updates_history=True))
     trainer.epoch(1)
-    assert trainer.schedule._age(trainer.step, range(8)) > 0
+    assert trainer.refresh._age(trainer.step, range(8)) > 0
     trainer.evaluate()
-    assert trainer.schedule._age(trainer.step, range(8)) == 0 == trainer.store.ages(0, trainer.step).mean
+    assert trainer.refresh._age(trainer.step, range(8)) == 0 == trainer.history.ages(0, trainer.step).mean
 
 
 class Moving:
     """An engine whose rows move by ``pace`` of their size in every step that they wait for."""
 
     def __init__(self, pace: float) -> None:
-        self.store = History(int(PTR[-1]), [3])
-        self.store.tables[0].rows.fill_(1.0)
+        self.history = self.inputs = History(int(PTR[-1]), [3])  # of the inputs only the device is asked for
+        self.history.tables[0].rows.fill_(1.0)
         self.pace, self.written = pace, [0] * 8
 
     def write(self, batch: Any, step: int) -> None:
         for k in batch.clusters:
-            rows = self.store.tables[0].rows[int(PTR[k]) : int(PTR[k + 1])]
+            rows = self.history.tables[0].rows[int(PTR[k]) : int(PTR[k + 1])]
             rows *= 1 + self.pace * (step - self.written[k])
             self.written[k] = step
 
@@ -94,14 +93,14 @@ class Moving:
 @pytest.mark.parametrize("pace", [0.001, 0.02])
 def test_drift_is_kept_by_refreshing_as_often_as_rows_move(pace: float) -> None:
     engine: Any = Moving(pace)
-    schedule = schedule_for(auto(target_drift=0.05, refresh_order="oldest"), PTR)
+    refresh = rest_of(auto(target_drift=0.05, refresh_order="oldest"))
     drifts, batches = [], ClusterLoader(PTR, 1, seed=3)
     for step in range(1, 241):
         batch = batches.epoch(step // 8)[step % 8]
-        schedule.before(engine, batch, step)
+        refresh.before(engine, batch, step)
         drifts.append(pace * max(step - at for at in engine.written))
         engine.write(batch, step)
-    refreshes = schedule.refreshes / 240
+    refreshes = refresh.refreshes / 240
     if pace == 0.001:
         assert refreshes < 0.05  # they never move by the target
     else:
@@ -129,9 +128,36 @@ def test_it_goes_on_where_it_was(changes: dict[str, Any]) -> None:
         first.epoch(number)
     second = begun(config)
     second.load(deepcopy(first.state()))
-    for mine, theirs in zip(second.store.tables, first.store.tables, strict=True):
+    for mine, theirs in zip(second.history.tables, first.history.tables, strict=True):
         mine.rows.copy_(theirs.rows)
         mine.stamp.copy_(theirs.stamp)
     assert second.epoch(3) == first.epoch(3)
-    for mine, theirs in zip(second.store.tables, whole.store.tables, strict=True):
+    for mine, theirs in zip(second.history.tables, whole.history.tables, strict=True):
         assert torch.equal(mine.rows, theirs.rows)
+
+
+def test_drift_goes_on_from_a_checkpoint_where_the_tables_are_elsewhere() -> None:
+    """A checkpoint is loaded on the CPU: the rows that it remembers are moved to the run's device."""
+    engine: Any = Moving(0.02)
+    first = frequency_for(auto(target_drift=0.05), 8)
+    batch = ClusterLoader(PTR, 1).batch([2])
+    first.observe(engine, batch, 1, 1.0)
+    moved = frequency_for(auto(target_drift=0.05), 8)
+    moved.load(deepcopy(first.state()))
+    asked_for: list[torch.device] = []
+
+    class Elsewhere:
+        """A history on another device: it refuses nodes of this one, as the ops do."""
+
+        tables = engine.history.tables
+
+        def read(self, table: int, nodes: torch.Tensor) -> torch.Tensor:
+            asked_for.append(nodes.device)
+            assert nodes.device.type == "meta"
+            return torch.empty(nodes.numel(), 3, device="meta")
+
+    elsewhere: Any = Moving(0.02)
+    elsewhere.history, elsewhere.inputs = Elsewhere(), torch.empty(0, device="meta")
+    with pytest.raises(RuntimeError, match=r"item\(\) cannot be called on meta"):  # by float() of the drift, after all
+        moved.observe(elsewhere, batch.on("meta"), 2, 1.0)
+    assert asked_for == [torch.device("meta")]

@@ -1,4 +1,4 @@
-"""REST's schedules: what is refreshed before which batch."""
+"""REST: what is refreshed before which batch."""
 
 from collections import Counter
 from typing import Any
@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 import torch
 
-from rest_triton.methods.rest import Everyone, Importance, Oldest, Schedule, Uniform, schedule_for
+from rest_triton.config import Config
+from rest_triton.methods import REST, RESTIS, Refresh, method_for, refresh_for
+from rest_triton.methods.rest import FullRefresh
 from rest_triton.sampling.batch import Batch, ClusterLoader
 from rest_triton.training.trainer import Trainer
 
@@ -27,18 +29,23 @@ class Watched:
         self.draws.append(draw)
 
 
-def asked(schedule: Any, steps: int, batch_size: int = 2) -> tuple[Watched, list[Batch]]:
+def rest_of(config: Config) -> Any:
+    """What a configuration refreshes, on the small graph."""
+    return refresh_for(config, method_for(config, PTR))
+
+
+def asked(refresh: Any, steps: int, batch_size: int = 2) -> tuple[Watched, list[Batch]]:
     engine, batches = Watched(), ClusterLoader(PTR, batch_size, seed=9)
     trained = [batch for epoch in range(steps) for batch in batches.epoch(epoch)][:steps]
     for step, batch in enumerate(trained, start=1):
-        schedule.before(engine, batch, step)
+        refresh.before(engine, batch, step)
     return engine, trained
 
 
 @pytest.mark.parametrize("frequency", [1, 3])
 def test_uniform_takes_all_clusters_equally_often(frequency: int) -> None:
-    schedule = schedule_for(settings(method="gas+rest", frequency=frequency), PTR)
-    engine, trained = asked(schedule, 40)
+    refresh = rest_of(settings(method="gas+rest", frequency=frequency))
+    engine, trained = asked(refresh, 40)
     assert len(engine.refreshed) == 40 * frequency
     times = Counter(cluster for batch in engine.refreshed for cluster in batch.clusters)
     assert len(times) == 8 and max(times.values()) - min(times.values()) <= 5 * frequency
@@ -47,20 +54,19 @@ def test_uniform_takes_all_clusters_equally_often(frequency: int) -> None:
 
 
 def test_uniform_is_never_the_training_batch() -> None:
-    schedule = schedule_for(settings(method="gas+rest", batch_size=1), PTR)
-    engine, trained = asked(schedule, 200, batch_size=1)
+    refresh = rest_of(settings(method="gas+rest", batch_size=1))
+    engine, trained = asked(refresh, 200, batch_size=1)
     assert all(a.clusters != b.clusters for a, b in zip(engine.refreshed, trained, strict=True))
 
 
 def test_oldest_takes_those_that_waited_longest() -> None:
-    schedule = schedule_for(settings(method="gas+rest", batch_size=1, frequency=2, refresh_order="oldest"), PTR)
-    assert isinstance(schedule, Oldest)
+    refresh = rest_of(settings(method="gas+rest", batch_size=1, frequency=2, refresh_order="oldest"))
     written = [0] * 8
     engine, trained = Watched(), ClusterLoader(PTR, 1, seed=9)
     batches = [batch for epoch in range(10) for batch in trained.epoch(epoch)]
     for step, batch in enumerate(batches, start=1):
         engine.refreshed.clear()
-        schedule.before(engine, batch, step)
+        refresh.before(engine, batch, step)
         written[batch.clusters[0]] = step
         assert len(engine.refreshed) == 2
         for other in engine.refreshed:
@@ -70,45 +76,45 @@ def test_oldest_takes_those_that_waited_longest() -> None:
         if step > 8:
             # Eight clusters, two of them refreshed at each step, and one trained on that may be any.
             assert max(step - at for at in written) <= 4
-    assert schedule.state()["written"] == written
+    assert refresh.state()["written"] == written
 
 
 def test_oldest_has_nothing_to_do_where_everyone_is_trained_on() -> None:
-    schedule = schedule_for(settings(method="gas+rest", batch_size=8, refresh_order="oldest"), PTR)
-    engine, _ = asked(schedule, 3, batch_size=8)
+    refresh = rest_of(settings(method="gas+rest", batch_size=8, refresh_order="oldest"))
+    engine, _ = asked(refresh, 3, batch_size=8)
     assert engine.refreshed == []
 
 
 @pytest.mark.parametrize(("size", "clusters"), [("same", 2), ("half", 4)])
 def test_sizes(size: str, clusters: int) -> None:
-    engine, _ = asked(schedule_for(settings(method="gas+rest", refresh_batch=size, refresh_mode="eval"), PTR), 5)
+    engine, _ = asked(rest_of(settings(method="gas+rest", refresh_batch=size, refresh_mode="eval")), 5)
     assert {len(batch.clusters) for batch in engine.refreshed} == {clusters} and not any(engine.modes)
 
 
 def test_kinds() -> None:
     kinds = {
-        "gas": Schedule, "gas+rest": Uniform, "gas+rest-is": Importance, "full": Schedule,
+        "gas": Refresh, "gas+rest": REST, "gas+rest-is": RESTIS, "full": Refresh,
     }  # fmt: skip
     for method, kind in kinds.items():
-        assert type(schedule_for(settings(method=method), PTR)) is kind
-    assert type(schedule_for(settings(method="gas+rest", refresh_batch="full"), PTR)) is Everyone
+        assert type(rest_of(settings(method=method))) is kind
+    assert type(rest_of(settings(method="gas+rest", refresh_batch="full"))) is FullRefresh
 
 
 def test_full_refresh_is_the_exact_pass() -> None:
     trainer = Trainer(settings(method="gas+rest", refresh_batch="full", dropout=0.5, batch_norm=True), small())
     trainer.begin()
     trainer.epoch(1)
-    trainer.schedule.before(trainer.engine, trainer.method.batches(2)[0], 5)
-    tables = [table.rows.clone() for table in trainer.store.tables]
-    assert trainer.store.ages(1, 5).mean == 0
+    trainer.refresh.before(trainer.engine, trainer.method.batches(2)[0], 5)
+    tables = [table.rows.clone() for table in trainer.history.tables]
+    assert trainer.history.ages(1, 5).mean == 0
     trainer.engine.fill(5)
-    assert all(torch.equal(a, b.rows) for a, b in zip(tables, trainer.store.tables, strict=True))
+    assert all(torch.equal(a, b.rows) for a, b in zip(tables, trainer.history.tables, strict=True))
 
 
 @pytest.mark.parametrize("order", ["uniform", "oldest"])
-def test_a_schedule_goes_on_where_it_was(order: str) -> None:
+def test_refreshes_go_on_where_it_was(order: str) -> None:
     config = settings(method="gas+rest", refresh_order=order, frequency=2)
-    whole, first, second = (schedule_for(config, PTR) for _ in range(3))
+    whole, first, second = (rest_of(config) for _ in range(3))
     expected, trained = asked(whole, 12)
     engine = Watched()
     for step, batch in enumerate(trained, start=1):

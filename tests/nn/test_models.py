@@ -112,17 +112,16 @@ def test_weights_go_to_and_from_pyg(name: str, direction: str) -> None:
     ours, theirs = PAIRS[name]()
     source, target = (theirs, ours) if direction == "from PyG" else (ours, theirs)
     target.load_state_dict(randomised(source).state_dict())  # strict: the names agree, too
-    run = Run("gcn")
-    x, edges = run.engine.scene.x, to_pyg(run.graph).edge_index
+    run = Run(ours)
+    x, edges = run.data.x, to_pyg(run.graph).edge_index
     with torch.no_grad():
         expected = theirs.eval()(x, edges)
-    run = Run(ours)
     torch.testing.assert_close(run.engine.exact(), expected, rtol=1e-4, atol=1e-4 * float(expected.abs().max()))
 
 
 def test_widths_of_tables() -> None:
-    assert Run("gcn").model.widths == [16, 16] and Run("appnp").model.widths == [CLASSES] * 4
-    assert Run("gcnii").model.widths == [16] * 4 and Run("gcn-linear").model.widths == [16] * 2
+    assert Run("gcn").model.history_dims == [16, 16] and Run("appnp").model.history_dims == [CLASSES] * 4
+    assert Run("gcnii").model.history_dims == [16] * 4 and Run("gcn-linear").model.history_dims == [16] * 2
 
 
 def test_parameter_groups() -> None:

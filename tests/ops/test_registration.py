@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,7 +10,16 @@ import torch
 from torch import Tensor
 from torch._subclasses import FakeTensorMode
 
-from rest_triton.ops import Adjacency, activate, gather_rows, halo, history_spmm, scatter_rows, use_backend
+from rest_triton.ops import (
+    Adjacency,
+    activate,
+    gather_rows,
+    halo,
+    history_attention,
+    history_spmm,
+    scatter_rows,
+    use_backend,
+)
 
 from . import graphs
 
@@ -40,6 +50,17 @@ def spmm_arguments(x_grad: bool, weights: bool) -> tuple:
     )  # fmt: skip
 
 
+def attention_arguments(grad: bool) -> tuple:
+    adj, rows, position, x, history = setting(6)
+    back = adj.reverse
+    assert back is not None
+    x, x_score, row_score = (t.requires_grad_(grad) for t in (x, torch.randn(25, 3), torch.randn(25, 3)))
+    return (
+        adj.rowptr, adj.col, None, None, None, 0, back.rowptr, back.col, back.edge_id, None, None, 0, rows, position,
+        x, x_score, row_score, history, torch.randn(40, 3), 0.2, 0.3, 11,
+    )  # fmt: skip
+
+
 def activate_arguments(grad: bool) -> tuple:
     rows = torch.randperm(40)[:6]
     h, scale, shift = (t.requires_grad_(grad) for t in (torch.randn(6, 5), torch.rand(5), torch.rand(5)))
@@ -53,6 +74,16 @@ SAMPLES: dict[str, Callable[[], tuple[Any, tuple]]] = {
     "edge-grad": lambda: (
         OPS.history_spmm_edge_grad,
         (*(a := spmm_arguments(False, False))[:3], a[12], a[13], *a[15:19], torch.randn(25, 5), 0.7, 0.2, 11),
+    ),
+    "attention": lambda: (OPS.history_attention, attention_arguments(False)),
+    "attention-grad": lambda: (OPS.history_attention, attention_arguments(True)),
+    "attention-row-grad": lambda: (
+        OPS.history_attention_row_grad,
+        (*(a := attention_arguments(False))[:6], *a[12:19], torch.rand(25, 6), torch.randn(25, 6), *a[19:]),
+    ),
+    "attention-source-grad": lambda: (
+        OPS.history_attention_source_grad,
+        (*(a := attention_arguments(False))[6:12], *a[12:16], torch.rand(25, 12), torch.randn(25, 6), *a[19:]),
     ),
     "activate": lambda: (OPS.activate, activate_arguments(False)),
     "activate-grad": lambda: (OPS.activate, activate_arguments(True)),
@@ -100,7 +131,8 @@ def test_opcheck(name: str) -> None:
 def test_every_op_has_kernels_for_cpu_and_gpu() -> None:
     names = {n.split("::")[1] for n in torch._C._dispatch_get_all_op_names() if n.startswith("rest_triton::")}
     assert names == {
-        "history_spmm", "history_spmm_edge_grad", "activate", "activate_backward", "column_moments", "gather_rows",
+        "history_spmm", "history_spmm_edge_grad", "history_attention", "history_attention_row_grad",
+        "history_attention_source_grad", "activate", "activate_backward", "column_moments", "gather_rows",
         "gather_rows_into", "scatter_rows", "halo",
     }  # fmt: skip
     for name in names:
@@ -111,10 +143,18 @@ def test_every_op_has_kernels_for_cpu_and_gpu() -> None:
 def test_schemas_say_what_is_written() -> None:
     written = {
         name: [a.name for a in getattr(OPS, name).default._schema.arguments if a.alias_info and a.alias_info.is_write]
-        for name in ("history_spmm", "activate", "gather_rows", "gather_rows_into", "scatter_rows", "halo")
+        for name in (
+            "history_spmm",
+            "history_attention",
+            "activate",
+            "gather_rows",
+            "gather_rows_into",
+            "scatter_rows",
+            "halo",
+        )
     }
     assert written == {
-        "history_spmm": [], "activate": ["history"], "gather_rows": [], "gather_rows_into": ["out"],
+        "history_spmm": [], "history_attention": [], "activate": ["history"], "gather_rows": [], "gather_rows_into": ["out"],
         "scatter_rows": ["table", "stamp"], "halo": [],
     }  # fmt: skip
 
@@ -154,6 +194,29 @@ def test_compiled_layer(compiler: str) -> None:
                 a, w, table = x.clone().requires_grad_(), weight.clone().requires_grad_(), torch.zeros(40, 5)
                 y = run(a, w, table, seed)
                 results.append((y, table, *torch.autograd.grad(y.square().sum(), (a, w))))
+            for eager, other in zip(*results, strict=True):
+                torch.testing.assert_close(other, eager, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("compiler", COMPILERS)
+def test_compiled_attention(compiler: str) -> None:
+    adj, rows, position, x, history = setting(6)
+    adj = replace(adj, row_scale=None, col_scale=None, reverse=None).with_reverse()
+    source, target, table_score = torch.randn(6, 3), torch.randn(6, 3), torch.randn(40, 3)
+
+    def layer(x: Tensor, source: Tensor, target: Tensor, seed: int) -> Tensor:
+        z = history_attention(adj, rows, position, x, x @ source, x @ target, history, table_score, dropout=0.3, seed=seed)
+        return z.relu() * 2
+
+    torch._dynamo.reset()
+    compiled = torch.compile(layer, fullgraph=True, backend=compiler)
+    for seed in (1, 2, 3, 4):
+        with torch._dynamo.config.patch(error_on_recompile=seed > 2):
+            results = []
+            for run in (layer, compiled):
+                leaves = [t.clone().requires_grad_() for t in (x, source, target)]
+                y = run(*leaves, seed)
+                results.append((y, *torch.autograd.grad(y.square().sum(), leaves)))
             for eager, other in zip(*results, strict=True):
                 torch.testing.assert_close(other, eager, rtol=1e-4, atol=1e-4)
 

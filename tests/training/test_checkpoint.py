@@ -1,12 +1,13 @@
 """Checkpoints hold everything: a run that was stopped and taken up again is the same run, bit by bit."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from rest_triton.config import Config
+from rest_triton.config import RENAMED, Config
 from rest_triton.training import checkpoint
 from rest_triton.training import run as session
 from rest_triton.training.trainer import Trainer
@@ -35,9 +36,24 @@ def test_everything_is_in_it(order: str, data: Data, tmp_path: Path) -> None:
     assert any("running_mean" in name for name in written["model"])
 
     second = Trainer(config.changed(seed=1), data.loaded)  # its weights and its generator are others
-    assert not any(same(a, b) for a, b in zip(written.values(), second.state().values(), strict=True))
+    assert written["method"] == {}  # GAS has no state
+    assert not any(same(written[name], value) for name, value in second.state().items() if name != "method")
     second.load(state["trainer"])
     assert same(second.state(), written)
+
+
+def test_a_checkpoint_with_old_names(data: Data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a run of before its settings were renamed: it is read, and of this run."""
+    old = {new: name for name, new in RENAMED.items()}
+    config = data.config(epochs=1)
+    with monkeypatch.context() as before:
+        before.setattr(checkpoint, "asdict", lambda c: {old.get(name, name): v for name, v in asdict(c).items()})
+        data.run(config, tmp_path)
+    assert b'"parts": ' in newest(tmp_path).read_bytes() and b'"batch_size"' not in newest(tmp_path).read_bytes()
+    _, settings = checkpoint.read(newest(tmp_path), config, data.loaded.fingerprint)
+    assert Config(**settings) == config
+    with pytest.raises(checkpoint.Unusable, match="is of another run, with num_parts 6 instead of 5"):
+        checkpoint.read(newest(tmp_path), config.changed(num_parts=5), data.loaded.fingerprint)
 
 
 CASES = {
@@ -70,8 +86,8 @@ def compare(whole: session.Run, parts: session.Run) -> None:
     assert records(whole.directory.path) == records(parts.directory.path)
     assert same(state_in(whole.directory.path), state_in(parts.directory.path))
     assert same(whole.trainer.state(), parts.trainer.state())
-    if whole.trainer.store.files is None:  # else what the checkpoint holds was compared
-        for a, b in zip(whole.trainer.store.tables, parts.trainer.store.tables, strict=True):
+    if whole.trainer.history.folder is None:  # else what the checkpoint holds was compared
+        for a, b in zip(whole.trainer.history.tables, parts.trainer.history.tables, strict=True):
             assert same((a.rows, a.stamp), (b.rows, b.stamp))
 
 
@@ -83,20 +99,20 @@ def test_with_everything_that_keeps_count(tmp_path: Path) -> None:
         refresh_batch="half", drop_input=True, linear=True, input="exact", reg_weight_decay=1e-3, max_steps=1,
     )  # fmt: skip
     whole = data.run(config, tmp_path / "whole")
-    data.run(config.changed(epochs=4), tmp_path / "num_parts")
-    compare(whole, data.run(config, tmp_path / "num_parts", newest(tmp_path / "num_parts")))
+    data.run(config.changed(epochs=4), tmp_path / "parts")
+    compare(whole, data.run(config, tmp_path / "parts", newest(tmp_path / "parts")))
 
 
 def stop_in(epoch: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C after the first batch of an epoch."""
-    real = Trainer._update
+    real = Trainer.update
 
     def update(trainer: Trainer, *arguments: Any) -> Any:
         if trainer.step == 3 * (epoch - 1) + 1:
             raise KeyboardInterrupt
         return real(trainer, *arguments)
 
-    monkeypatch.setattr(Trainer, "_update", update)
+    monkeypatch.setattr(Trainer, "update", update)
 
 
 @pytest.mark.parametrize("place", ["device", "disk"])
@@ -105,17 +121,17 @@ def test_stopped_in_the_middle(
     epoch: int, taken_up: int, place: str, data: Data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It goes on from the last checkpoint, or from the beginning where there is none; what was done since is done again."""
-    config = data.config(checkpoint_every=2, history=place, run_dir=str(tmp_path / "num_parts"))
+    config = data.config(checkpoint_every=2, history=place, run_dir=str(tmp_path / "parts"))
     whole = data.run(config, tmp_path / "whole")
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         stop_in(epoch, patch)
         session.train(config)
-    assert epoch == 1 or list(losses(tmp_path / "num_parts")) == list(range(1, epoch))
-    start = session._last(tmp_path / "num_parts")
+    assert epoch == 1 or list(losses(tmp_path / "parts")) == list(range(1, epoch))
+    start = session._last(tmp_path / "parts")
     assert (0 if start is None else checkpoint.read(start)[0]["epoch"]) == taken_up
-    session.train(config, resume=tmp_path / "num_parts")
-    assert records(tmp_path / "num_parts") == records(tmp_path / "whole")
-    assert same(state_in(tmp_path / "num_parts"), state_in(whole.directory.path))
+    session.train(config, resume=tmp_path / "parts")
+    assert records(tmp_path / "parts") == records(tmp_path / "whole")
+    assert same(state_in(tmp_path / "parts"), state_in(whole.directory.path))
 
 
 def test_seconds_add_up(data: Data, tmp_path: Path) -> None:
@@ -133,19 +149,19 @@ def test_without_tables(lost: bool, place: str, data: Data, tmp_path: Path, caps
     """They are filled by an exact pass, which is said; the run goes on, though not as it would have."""
     config = data.config(history=place, save_history=lost)
     data.run(config, tmp_path / "whole")
-    data.run(config.changed(epochs=3), tmp_path / "num_parts")
-    from_ = newest(tmp_path / "num_parts")
+    data.run(config.changed(epochs=3), tmp_path / "parts")
+    from_ = newest(tmp_path / "parts")
     if lost:
         checkpoint.tables_path(from_).unlink()
     assert not checkpoint.tables_path(from_).exists()
     capsys.readouterr()
-    taken = session.Run(config, data.loaded, tmp_path / "num_parts", resume=from_)
+    taken = session.Run(config, data.loaded, tmp_path / "parts", resume=from_)
     said = capsys.readouterr().err
     assert f"going on after epoch 3, step 9, from {from_}" in said
     assert "no history tables were saved with it: they are filled by an exact pass" in said and "--save-history" in said
-    assert all(bool((table.stamp == 9).all()) for table in taken.trainer.store.tables)
+    assert all(bool((table.stamp == 9).all()) for table in taken.trainer.history.tables)
     taken.run()
-    whole, parts = losses(tmp_path / "whole"), losses(tmp_path / "num_parts")
+    whole, parts = losses(tmp_path / "whole"), losses(tmp_path / "parts")
     assert list(parts) == [1, 2, 3, 4, 5, 6] and torch.tensor(list(parts.values())).isfinite().all()
     assert [whole[e] == parts[e] for e in range(1, 7)] == [True] * 3 + [False] * 3
 
@@ -204,12 +220,12 @@ def test_a_million_epochs(tmp_path: Path) -> None:
 def test_going_back_undoes_what_came_later(data: Data, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """From an earlier checkpoint: those after it are of epochs that are no more, and do not push out the new ones."""
     whole = data.run(data.config(), tmp_path / "whole")
-    data.run(data.config(checkpoint_every=2), tmp_path / "num_parts")
-    assert names(tmp_path / "num_parts") == kept(4, 6)
-    fourth = checkpoint.epochs(tmp_path / "num_parts" / "checkpoints")[0]
-    again = session.Run(data.config(), data.loaded, tmp_path / "num_parts", resume=fourth)
+    data.run(data.config(checkpoint_every=2), tmp_path / "parts")
+    assert names(tmp_path / "parts") == kept(4, 6)
+    fourth = checkpoint.epochs(tmp_path / "parts" / "checkpoints")[0]
+    again = session.Run(data.config(), data.loaded, tmp_path / "parts", resume=fourth)
     assert "epoch-000006.pt" in capsys.readouterr().err  # said, for they are gone
-    assert names(tmp_path / "num_parts") == kept(4) and list(losses(tmp_path / "num_parts")) == [1, 2, 3, 4]
+    assert names(tmp_path / "parts") == kept(4) and list(losses(tmp_path / "parts")) == [1, 2, 3, 4]
     again.run()
     compare(whole, again)
 

@@ -31,7 +31,7 @@ def test_prepare(tmp_path: Path) -> None:
         (["--dataset", SMALL, "--parts", "6"], "--parts is --num-parts now"),
         (["--dataset", "product"], "'product' is not a data set: did you mean 'products'?"),
         (["--dataset", "nothing.npz"], "nothing.npz does not exist"),
-        (["--dataset", SMALL, "--num-parts", "0"], "num_parts is 0; it must be"),
+        (["--dataset", SMALL, "--num-parts", "0"], "num_parts is 0; there must be at least 1 cluster"),
         (["--dataset", SMALL, "--split", "7"], "split is 7"),
     ],
 )

@@ -223,7 +223,7 @@ def test_recipes_that_are_wrong(text: str, message: str, tmp_path: Path) -> None
         (["cora"], 2, "cora comes after no flag; --help lists them"),
         (["--dataset", "cora", "--epochs", "x"], 1, "epochs is 'x'; it must be a whole number"),
         (["--dataset", "cora", "--batch-size", "41"], 1, "batch_size is 41, and there are 40 clusters"),
-        (["--dataset", "cora", "--model", "gnc"], 1, "model is 'gnc': did you mean 'gcn'? known are: gcn, appnp, gcnii, "),
+        (["--dataset", "cora", "--model", "gcnn"], 1, "model is 'gcnn': did you mean 'gcn'? known are: gcn, appnp, gcnii, "),
         (["--recipe", "cora"], 1, "'cora' is neither a recipe nor a file: did you mean 'cora_"),
         (["--recipe", "."], 1, "'.' is neither a recipe nor a file: known are: amazon"),
         ([], 1, "dataset is missing; name one with --dataset"),

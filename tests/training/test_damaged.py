@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor
 
 from rest_triton.config import Config
-from rest_triton.nn import GCN
+from rest_triton.nn import GCN, Context, HistoryGNN
 from rest_triton.training import checkpoint
 from rest_triton.training import run as session
 from rest_triton.training.checkpoint import FREE, MAGIC, Unusable, epoch_path, read, tables_path
@@ -194,15 +194,18 @@ class Narrow(GCN):
         super().__init__(in_channels, 3, out_channels, num_layers)
 
 
-class Renamed(nn.Module):
+class Renamed(HistoryGNN):
     def __init__(self, in_channels: int, hidden_channels: int, out_channels: int, num_layers: int) -> None:
-        super().__init__()
-        self.inner = GCN(in_channels, hidden_channels, out_channels, num_layers)
-        self.widths, self.starts_with_aggregate = self.inner.widths, self.inner.starts_with_aggregate
+        inner = GCN(in_channels, hidden_channels, out_channels, num_layers)
+        super().__init__(inner.history_dims)
+        self.inner = inner
+
+    def layer(self, layer: int, ctx: Context) -> Tensor:
+        return self.inner.layer(layer, ctx)
 
 
 @pytest.mark.parametrize("model", [Narrow, Renamed])
-def test_of_another_model(model: type[nn.Module], run: Path, data: Data) -> None:
+def test_of_another_model(model: type[HistoryGNN], run: Path, data: Data) -> None:
     before = content(run)
     with pytest.raises(Unusable, match="does not fit the model of this run") as refused:
         data.run(data.config(), run, numbered(run, 6), model=model)

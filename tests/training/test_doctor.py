@@ -62,6 +62,9 @@ def spoilt(launcher: Callable[..., Any]) -> Callable[..., Any]:
     [
         ("spmm", "history_spmm"),
         ("edge_grad", "history_spmm"),
+        ("attention", "history_attention"),
+        ("attention_row_grad", "history_attention"),
+        ("attention_source_grad", "history_attention"),
         ("activate", "activate"),
         ("activate_backward", "activate"),
         ("column_moments", "column_moments"),

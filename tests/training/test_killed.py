@@ -17,12 +17,12 @@ from statistics import median
 from typing import Any
 
 import pytest
+import torch
 
 from rest_triton.config import Config
 from rest_triton.training import checkpoint
 from rest_triton.training import run as session
 
-from ..history.disk.tables import Child
 from .resuming import Data, losses, records, same, state_in
 
 # A process of its own, as a person starts it.
@@ -104,6 +104,33 @@ def test_killed_at_random(root: Path, tmp_path: Path) -> None:
 
 
 pytestmark = pytest.mark.usefixtures("without_pictures")
+
+
+class Child:
+    """A process that does ``work`` and is killed. It may call ``say`` to let :meth:`wait` return."""
+
+    def __init__(self, work: Callable[[Callable[[bytes], Any]], None]) -> None:
+        self.out, into = os.pipe()
+        self.pid = os.fork()
+        if self.pid == 0:  # nothing of pytest's may run here, whatever happens
+            try:
+                torch.set_num_threads(1)  # the parent's other threads are not there
+                work(lambda what: os.write(into, what))
+            except BaseException as error:
+                os.write(into, str(error).encode())
+            finally:
+                os._exit(1)
+        os.close(into)
+
+    def wait(self) -> bytes:
+        return os.read(self.out, 1000)
+
+    def end(self, kill: bool = True) -> int:
+        if kill:
+            os.kill(self.pid, signal.SIGKILL)
+        status = os.waitpid(self.pid, 0)[1]
+        os.close(self.out)
+        return status
 
 
 CALLS = ("fsync", "replace", "unlink")
