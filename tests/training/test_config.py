@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 import yaml
 
-from rest_triton.config import METHODS, RECIPES, RENAMED, Config, flag, from_flags, read_recipe
+from rest_triton.config import RECIPES, RENAMED, Config, flag, from_flags, read_recipe
+from rest_triton.methods.options import METHODS
 from rest_triton.train import main
 from rest_triton.utils.errors import UserError
 
@@ -112,9 +113,9 @@ LIMITS: list[tuple[dict[str, Any], str]] = [
     (dict(method="gas+"), f"method is 'gas+': did you mean 'gas'? known are: {', '.join(METHODS)}"),
     (dict(method="gas+rest+rest"), "method is 'gas+rest+rest': did you mean 'gas+rest"),
     (dict(frequency=0), "frequency is 0; it must be at least 1"),
-    (dict(method="gas+rest", refresh_batch="full", frequency=2), "frequency is 2 with refresh_batch full"),
-    (dict(method="gas+rest", refresh_batch="full", frequency="auto"), "frequency is auto with refresh_batch full"),
-    (dict(method="gas+rest-is", frequency="auto"), "frequency is auto with method gas+rest-is, which does not choose"),
+    (dict(method="gas+rest", refresh_batch="full", frequency=2), "frequency is 2, but refresh_batch full"),
+    (dict(method="gas+rest", refresh_batch="full", frequency="auto"), "frequency is auto, but refresh_batch full"),
+    (dict(method="gas+rest-is", frequency="auto"), "frequency is auto, but method gas+rest-is does not support it"),
     (dict(frequency="often"), "frequency is 'often'; it must be a whole number or auto"),
     (dict(target_age=-1.0), "target_age is -1.0; it must be at least 0"),
     (dict(target_drift=-1.0), "target_drift is -1.0; it must be at least 0"),
