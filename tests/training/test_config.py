@@ -123,8 +123,7 @@ LIMITS: list[tuple[dict[str, Any], str]] = [
     (dict(refresh_order="old"), "refresh_order is 'old': did you mean 'oldest'? known are: uniform, oldest"),
     (dict(refresh_mode="training"), "refresh_mode is 'training': did you mean 'train'? known are: train, eval"),
     (dict(input="cache"), "input is 'cache': did you mean 'cached'? known are: cached, exact"),
-    (dict(input="exact"), "input is exact, but a GCN without --linear aggregates features first, and is exact anyway; "
-                          "give --input cached"),
+    (dict(input="exact"), "input is exact, but a GCN without --linear reads features, which are always exact; give --input"),
     (dict(history="gpu"), "history is 'gpu': known are: device, pinned, disk"),
     (dict(dtype="bf16"), "dtype is 'bf16': did you mean 'bfloat16'? known are: float32, bfloat16, float16"),
     (dict(epochs=0), "epochs is 0; it must be at least 1"),
