@@ -1,4 +1,4 @@
-"""Methods: which nodes are computed together, and how their neighbours are read. REST composes with each of them."""
+"""Training methods: they choose the batches and how neighbours are read. REST can be added to methods with tables."""
 
 from torch import Tensor
 
@@ -15,12 +15,12 @@ REFRESHES: dict[str, type[Refresh]] = {"": Refresh, "rest": REST, "rest-is": RES
 
 
 def method_for(config: Config, ptr: Tensor, device: str = "cpu") -> Method:
-    """The method that a configuration asks for, without its refresh. ptr: int64[K+1], the bounds of the clusters."""
+    """The method of a configuration, without its refresh. ptr: int64[K+1], the bounds of the clusters."""
     return METHODS[config.base](config, ptr, device)
 
 
 def refresh_for(config: Config, method: Method) -> Refresh:
-    """What a configuration refreshes before each batch of a method."""
+    """The refresh of a configuration, for a method."""
     kind = FullRefresh if config.rest == "rest" and config.refresh_batch == "full" else REFRESHES[config.rest]
     return kind(config, method)
 
