@@ -67,4 +67,6 @@ def bench_history_attention(bench: Bench, case: Case, heads: int, mode: str) -> 
     if importlib.util.find_spec("torch_geometric"):
         others.append(Variant("the same with PyG's softmax, as GATConv", partial(messages, by_pyg), inputs))
     limit = aggregate(b, b.table, [b.rows] if grad is not None else [])
-    bench.op(f"history_attention, {heads} heads", name, [ours, *others], against(*(w.detach() for w in wanted)), [limit], grad)
+    bench.op(
+        f"history_attention, {heads} heads", name, [ours, *others], against(*(w.detach() for w in wanted)), [limit], grad
+    )

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from .data.datasets import load
     from .data.graph import Graph
     from .history.history import History
-    from .nn import APPNP, GCN, GCNII, Context, HistoryGNN
+    from .nn import APPNP, GAT, GCN, GCNII, GIN, PNA, Context, HistoryGNN
     from .nn.pyg import PyGLayer
     from .sampling.loader import ClusterLoader
     from .training.loop import REST
@@ -29,15 +29,18 @@ _PUBLIC = {
     "REST": ".training.loop",
     "HistoryGNN": ".nn",
     "Context": ".nn",
+    "GAT": ".nn",
     "GCN": ".nn",
+    "GIN": ".nn",
+    "PNA": ".nn",
     "APPNP": ".nn",
     "GCNII": ".nn",
     "PyGLayer": ".nn.pyg",
 }
 
 __all__ = [
-    "APPNP", "GCN", "GCNII", "REST", "ClusterLoader", "Context", "Graph", "History", "HistoryGNN", "PyGLayer", "from_pyg",
-    "from_scipy", "load", "ops",
+    "APPNP", "GAT", "GCN", "GCNII", "GIN", "PNA", "REST", "ClusterLoader", "Context", "Graph", "History", "HistoryGNN",
+    "PyGLayer", "from_pyg", "from_scipy", "load", "ops",
 ]  # fmt: skip
 
 

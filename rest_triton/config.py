@@ -33,7 +33,7 @@ def _option(default: Any, text: str, *, group: str, choices: Sequence[str] = (),
     return field(default=default, metadata=metadata)
 
 
-MODELS = ("gcn", "appnp", "gcnii", "gin", "pna")
+MODELS = ("gcn", "appnp", "gcnii", "gat", "gin", "pna")
 BASES = ("gas", "full")  # a method is one of these,
 TABLELESS = ("full",)
 REFRESHES = ("rest", "rest-is")  # or one that has tables, a + and one of these
@@ -83,6 +83,7 @@ class Config:
     )
     theta: float = _option(0.5, "GCNII: how much its weights count", least=0, group="model", only=GCNII)
     shared_weights: bool = _option(True, "GCNII: one weight for neighbours and first embedding", group="model", only=GCNII)
+    heads: int = _option(8, "GAT: attention heads of hidden layers", least=1, group="model", only=("model", ("gat",)))
     mlp_layers: int = _option(2, "APPNP: linear layers of its MLP", least=1, group="model", only=APPNP)
 
     method: str = _option(

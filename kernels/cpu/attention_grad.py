@@ -15,7 +15,7 @@ import torch
 from numba import njit
 
 from . import edges as e
-from .attention import (
+from .attention_edges import (
     AHEAD_BYTES,
     FIRST_OWN,
     HEADS,

@@ -40,10 +40,11 @@ class ClusterData:
     partition_summary: dict[str, Any] = field(default_factory=dict)
 
 
-def load_data(config: Config, normalise: Normalisation = "gcn") -> ClusterData:
+def load_data(config: Config, normalise: Normalisation = "gcn", *, named_edges: bool = False) -> ClusterData:
     """Load the data set of a configuration and divide it into clusters.
 
-    ``config.device`` is ``cpu`` or ``cuda``. UserError if the data set lacks what training needs.
+    ``config.device`` is ``cpu`` or ``cuda``. named_edges: the reverse knows the edges' names also without edge dropout, as
+    attention dropout needs. UserError if the data set lacks what training needs.
     """
     graph = load(config.dataset, config.root, split=config.split)
     _refuse_untrainable(config.dataset, graph)
@@ -54,7 +55,7 @@ def load_data(config: Config, normalise: Normalisation = "gcn") -> ClusterData:
     graph = clusters.apply(graph)
     fingerprint = graph.fingerprint
     adj = graph.adjacency(normalise)
-    if config.edge_dropout > 0:
+    if config.edge_dropout > 0 or named_edges:
         adj = with_named_edges(adj)
     adj = adj.to(config.device)
     x = graph.x.dense() if isinstance(graph.x, SparseRows) else graph.x

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from .features import SparseRows
 
 MASKS = ("train_mask", "val_mask", "test_mask")
 CHUNK_ROWS = 65536  # rows of x that are checked at a time, so that the check takes little memory
-Normalisation = Literal["gcn", "mean", "sum"]
+Normalisation = Literal["gcn", "mean", "sum", "loops"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -205,10 +205,10 @@ class Graph:
 
         ``gcn``: self-loops, scaled by ``deg ** -0.5`` on both sides. ``mean``: scaled by ``1 / deg``. ``sum``: not scaled.
         """
-        if normalise not in ("gcn", "mean", "sum"):
-            raise ValueError(f"normalise is {normalise!r}; it must be 'gcn', 'mean' or 'sum'")
-        graph = self.with_self_loops() if normalise == "gcn" else self
-        row_scale = None if normalise == "sum" else csr.degree_scale(graph.rowptr, root=normalise == "gcn")
+        if normalise not in get_args(Normalisation):
+            raise ValueError(f"normalise is {normalise!r}; it must be 'gcn', 'mean', 'sum' or 'loops'")
+        graph = self.with_self_loops() if normalise in ("gcn", "loops") else self
+        row_scale = None if normalise in ("sum", "loops") else csr.degree_scale(graph.rowptr, root=normalise == "gcn")
         col_scale = row_scale if normalise == "gcn" else None
         adj = Adjacency(graph.rowptr, graph.col, row_scale, col_scale, _checked=True)
         return adj.with_reverse() if self.directed else adj.undirected()

@@ -76,6 +76,8 @@ def _mapped(path: Path, size: int, dtype: torch.dtype) -> Tensor:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o666)
     try:
         try:
+            if not hasattr(os, "posix_fallocate"):  # on macOS
+                raise OSError(errno.ENOSYS, "no posix_fallocate")
             os.posix_fallocate(descriptor, 0, max(1, size))
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):

@@ -164,9 +164,9 @@ class History:
         return Rows(kept.rows[:count], kept.resource)
 
     def stamp(self, table: int) -> Tensor:
-        """int32[N]: the step at which each row was last written, -1 if never."""
+        """int32[N]: a copy of the steps at which the rows were last written, -1 if never."""
         source = self.tables[table]
-        return self.streams.submit(self.streams.current, lambda: source.stamp, reads=[source.resource])
+        return self.streams.submit(self.streams.current, source.stamp.clone, reads=[source.resource])
 
     def ages(self, table: int, step: int, rows: Tensor | None = None) -> Ages:
         """The age of all rows, or of those of ``rows``."""

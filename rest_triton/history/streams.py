@@ -211,6 +211,17 @@ class CudaStreams(Streams):
         with super().on(stream), torch.cuda.stream(self.streams[stream]):
             yield
 
+    def submit(self, stream: str, work: Callable[[], T], **options: Any) -> T:
+        self._follow()
+        return super().submit(stream, work, **options)
+
+    def _follow(self) -> None:
+        """Take the caller's current CUDA stream as the compute stream. It may have changed since the last call."""
+        now = torch.cuda.current_stream(self.device)
+        if self.current == COMPUTE and now != self.streams[COMPUTE]:
+            now.wait_stream(self.streams[COMPUTE])
+            self.streams[COMPUTE] = now
+
     def _mark(self) -> Event:
         event = torch.cuda.Event()
         event.record(self.streams[self.current])

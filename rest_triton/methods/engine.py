@@ -44,8 +44,8 @@ class Engine:
         self.maps = {stream: PositionMaps(adj.num_nodes, x.device) for stream in (COMPUTE, REFRESH)}
         self.weights = Resource("weights")  # and the features' aggregate
         self._open: Context | None = None
-        if not model.encodes:
-            self.streams.submit(COMPUTE, self.inputs.aggregated, writes=[self.weights])
+        # Also where nothing is computed: the first refresh comes after the copies of weights and features.
+        self.streams.submit(COMPUTE, lambda: None if model.encodes else self.inputs.aggregated(), writes=[self.weights])
 
     @property
     def streams(self) -> Any:
@@ -86,7 +86,7 @@ class Engine:
 
         def forward() -> None:
             # A training forward on the other stream may update the running statistics at the same time.
-            needs_running = not training or len(batch) < 2
+            needs_running = not training or len(batch) < 2 or self.inputs.exact_input  # a halo may have one row
             statistics = snapshot(self.model, self.streams, self.inputs.statistics) if needs_running else None
             with self._context(batch, REFRESH, statistics=statistics, **options) as ctx, self._autocast():
                 self.model(ctx)

@@ -3,6 +3,7 @@
 from ..utils.errors import did_you_mean
 from .appnp import APPNP
 from .context import Context
+from .gat import GAT
 from .gcn import GCN
 from .gcnii import GCNII
 from .gin import GIN
@@ -10,7 +11,7 @@ from .layers import build, parameter_groups
 from .model import HistoryGNN
 from .pna import PNA
 
-MODELS: dict[str, type[HistoryGNN]] = {"gcn": GCN, "appnp": APPNP, "gcnii": GCNII, "gin": GIN, "pna": PNA}
+MODELS: dict[str, type[HistoryGNN]] = {"gcn": GCN, "appnp": APPNP, "gcnii": GCNII, "gat": GAT, "gin": GIN, "pna": PNA}
 
 
 def model_named(name: str) -> type[HistoryGNN]:
@@ -20,5 +21,6 @@ def model_named(name: str) -> type[HistoryGNN]:
 
 
 __all__ = [
-    "APPNP", "GCN", "GCNII", "GIN", "MODELS", "PNA", "Context", "HistoryGNN", "build", "model_named", "parameter_groups",
+    "APPNP", "GAT", "GCN", "GCNII", "GIN", "MODELS", "PNA", "Context", "HistoryGNN", "build", "model_named",
+    "parameter_groups",
 ]  # fmt: skip

@@ -91,7 +91,9 @@ class LayerwiseContext(Context):
         source = place.history.pull(place.number, self.batch.rows)
 
         def read() -> Tensor:
-            return self.batch.take(source.rows).float() if source.in_place else source.rows.to(torch.float32, copy=True)
+            # A view would be read after this work, when the table may be written already.
+            rows = self.batch.take(source.rows) if source.in_place else source.rows
+            return rows.to(torch.float32, copy=True)
 
         return self.streams.submit(self.streams.current, read, reads=[source.resource])
 

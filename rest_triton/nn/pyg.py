@@ -8,8 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import Module
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn import BatchNorm1d, Module
 
 from .context import Context
 
@@ -69,10 +68,15 @@ class PyGLayer(Module):
     def forward(self, ctx: Context, **options: Any) -> Tensor:
         """[R, D]: the layer's output for the computed rows. options: further arguments of its forward."""
         x, edge_index, rows = ctx.neighbourhood(), edges_of(ctx), len(ctx.block.rows)
-        with _mode(self.conv, ctx):
-            if self.takes_pair:
-                return self.conv((x, x[:rows]), edge_index, **options)
-            return self.conv(x, edge_index, **options)[:rows]
+
+        def run() -> Tensor:
+            with _mode(self.conv, ctx):
+                if self.takes_pair:
+                    return self.conv((x, x[:rows]), edge_index, **options)
+                return self.conv(x, edge_index, **options)[:rows]
+
+        moves = ctx.training and not ctx.refreshing
+        return ctx.streams.submit(ctx.streams.current, run, writes=[ctx.inputs.statistics] if moves else [])
 
 
 @contextmanager
@@ -80,12 +84,16 @@ def _mode(conv: Module, ctx: Context) -> Iterator[None]:
     """Set the layer's mode to that of the forward. A refresh does not update running statistics."""
     before = conv.training
     conv.train(ctx.training)
-    norms = [m for m in conv.modules() if isinstance(m, _BatchNorm) and m.track_running_stats and ctx.refreshing]
-    for norm in norms if ctx.training else ():
-        norm.track_running_stats = False
+    norms = [m for m in conv.modules() if isinstance(m, BatchNorm1d) and m.track_running_stats and ctx.refreshing]
+    own = [(norm.running_mean, norm.running_var) for norm in norms]
+    for norm in norms:
+        if ctx.training:
+            norm.track_running_stats = False
+        elif ctx.statistics is not None:  # copies, which training forwards do not update
+            norm.running_mean, norm.running_var = ctx.statistics[norm]
     try:
         yield
     finally:
-        for norm in norms if ctx.training else ():
-            norm.track_running_stats = True
+        for norm, (mean, var) in zip(norms, own, strict=True):
+            norm.track_running_stats, norm.running_mean, norm.running_var = True, mean, var
         conv.train(before)

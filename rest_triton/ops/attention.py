@@ -11,7 +11,7 @@ from .adjacency import Adjacency
 from .hashing import edge_kept
 from .library import define, dense, differentiate, row_major
 from .memory import new_rows
-from .spmm import check_values
+from .spmm import check_values, check_x_rows
 
 
 def history_attention_definition(
@@ -81,6 +81,8 @@ def history_attention(
     negative_slope: float = 0.2,
     dropout: float = 0.0,
     seed: int = 0,
+    x_rows: Tensor | None = None,
+    row_position: Tensor | None = None,
 ) -> Tensor:
     r"""Attend to all neighbours of ``rows``, as GATConv does: rows in the batch from ``x``, the others from ``history``.
 
@@ -104,6 +106,8 @@ def history_attention(
             memory.
         negative_slope: of the LeakyReLU.
         dropout: the probability that an alpha is left out, by a hash of (seed, edge, head). The others are scaled up.
+        x_rows, row_position: as in :func:`history_spmm`, where x has other rows than ``rows``: the nodes of x's rows, and
+            the position map of ``rows``.
 
     Rows and scores may differ in dtype: float32, bfloat16 or float16. Returns: [R, D] in x's dtype, or float32 without x.
 
@@ -113,7 +117,7 @@ def history_attention(
         source, target = ((h.view(-1, heads, C) * att).sum(-1) for att in (att_src, att_dst))
         z = history_attention(adj, rows, position, h, source, target, table, table_score)
     """
-    _check_arguments(adj, rows, position, x, x_score, row_score, history, history_score, dropout)
+    _check_arguments(adj, rows, position, x, x_score, row_score, history, history_score, dropout, x_rows, row_position)
     if backend.runs_definition():
         return history_attention_definition(
             adj, rows, position, x, x_score, row_score, history, history_score,
@@ -124,7 +128,7 @@ def history_attention(
         adj.rowptr, adj.col, adj.edge_id, *adj.hubs,
         None if reverse is None else reverse.rowptr, None if reverse is None else reverse.col,
         None if reverse is None else reverse.edge_id, *((None, None, 0) if reverse is None else reverse.hubs),
-        rows, position, x, x_score, row_score, history, history_score, negative_slope, dropout, seed,
+        rows, position, x, x_score, row_score, history, history_score, x_rows, row_position, negative_slope, dropout, seed,
     )[0]  # fmt: skip
 
 
@@ -138,11 +142,14 @@ def _check_arguments(
     history: Tensor | None,
     history_score: Tensor | None,
     dropout: float,
+    x_rows: Tensor | None,
+    row_position: Tensor | None,
 ) -> None:
     floats = (*check.ROW_DTYPES, torch.float64) if backend.runs_definition() else check.ROW_DTYPES
     check.tensor("rows", rows, (torch.int64,), 1)
     check.tensor("position", position, (torch.int32,), 1)
     check.size("position", position, 0, adj.num_nodes, "the number of nodes")
+    check_x_rows(adj, rows, x_rows, row_position)
     if x is None and history is None:
         raise ValueError("x and history are both None; there is nothing to attend to, pass one of them")
     for name in ("row_scale", "col_scale", "edge_weight"):
@@ -176,7 +183,10 @@ def _check_arguments(
     for name, value in (("x", x), ("x_score", x_score)):
         if value is None or not value.requires_grad or not torch.is_grad_enabled() or backend.runs_definition():
             continue
-        check.size(name, value, 0, rows.shape[0], "one per row: backward reads gradients through the same position map")
+        inputs = rows if x_rows is None else x_rows
+        check.size(
+            name, value, 0, inputs.shape[0], "one per row that it holds; name them with x_rows where they are not rows"
+        )
         if adj.reverse is None:
             raise ValueError(
                 f"{name} requires a gradient but adj has no reverse; use adj.undirected() if every edge is there both ways, "
@@ -185,7 +195,7 @@ def _check_arguments(
         if adj.reverse.edge_id is None and dropout > 0:
             raise ValueError("dropout needs the reverse's edge ids; use adj.with_reverse()")
     if backend.debugging():
-        check_values(adj, rows, position, x, history, rows)
+        check_values(adj, rows, position, x, history, rows if x_rows is None else x_rows)
 
 
 def _attention_kernel(
@@ -194,7 +204,8 @@ def _attention_kernel(
     back_rowptr: Tensor | None, back_col: Tensor | None, back_edge_id: Tensor | None,
     back_hub_node: Tensor | None, back_hub_first: Tensor | None, back_hub_segments: int,
     rows: Tensor, position: Tensor, x: Tensor | None, x_score: Tensor | None, row_score: Tensor,
-    history: Tensor | None, history_score: Tensor | None, negative_slope: float, dropout: float, seed: int,
+    history: Tensor | None, history_score: Tensor | None, x_rows: Tensor | None, row_position: Tensor | None,
+    negative_slope: float, dropout: float, seed: int,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     given: Tensor = x if x is not None else history  # type: ignore[assignment]
     out = new_rows(rows.shape[0], given.shape[1], torch.float32 if x is None else x.dtype, rows.device)
@@ -263,8 +274,8 @@ _SOURCES = "Tensor? x, Tensor? x_score, Tensor row_score, Tensor? history, Tenso
 _OPTIONS = "float negative_slope, float dropout, SymInt seed"
 _attention = define(
     f"history_attention({_GRAPH}Tensor? back_rowptr, Tensor? back_col, Tensor? back_edge_id, Tensor? back_hub_node, "
-    f"Tensor? back_hub_first, SymInt back_hub_segments, Tensor rows, Tensor position, {_SOURCES}{_OPTIONS}) "
-    "-> (Tensor, Tensor)",
+    f"Tensor? back_hub_first, SymInt back_hub_segments, Tensor rows, Tensor position, {_SOURCES}"
+    f"Tensor? x_rows, Tensor? row_position, {_OPTIONS}) -> (Tensor, Tensor)",
     _attention_kernel,
     _attention_fake,
 )
@@ -289,7 +300,7 @@ def _setup_context(ctx: Any, inputs: tuple, output: tuple[Tensor, Tensor]) -> No
 
 
 def _backward(ctx: Any, grad: Tensor, _: Tensor | None) -> tuple:
-    *tensors, rows, position, x, x_score, row_score, history, history_score, norm = ctx.saved_tensors
+    *tensors, rows, position, x, x_score, row_score, history, history_score, x_rows, row_position, norm = ctx.saved_tensors
     graph, reverse = (*tensors[:5], ctx.segments), (*tensors[5:], ctx.back_segments)
     options = ctx.slope, ctx.dropout, ctx.seed
     needs = ctx.needs_input_grad
@@ -304,8 +315,9 @@ def _backward(ctx: Any, grad: Tensor, _: Tensor | None) -> tuple:
         grad_row_score = (sloped - delta * slopes).to(row_score.dtype)
     if needs[14] or needs[15]:
         terms = torch.cat([row_score.float(), norm, delta], 1)
-        grad_x, grad_x_score = _source_grad(*reverse, rows, position, x, x_score, terms, grad, *options)
-    return (*[None] * 14, grad_x, grad_x_score, grad_row_score, *[None] * 5)
+        targets = (rows, position) if x_rows is None else (x_rows, row_position)
+        grad_x, grad_x_score = _source_grad(*reverse, *targets, x, x_score, terms, grad, *options)
+    return (*[None] * 14, grad_x, grad_x_score, grad_row_score, *[None] * 7)
 
 
 differentiate(_attention, _setup_context, _backward)

@@ -176,13 +176,7 @@ def _check_arguments(
     check.tensor("rows", rows, (torch.int64,), 1)
     check.tensor("position", position, (torch.int32,), 1)
     check.size("position", position, 0, adj.num_nodes, "the number of nodes")
-    if (x_rows is None) != (row_position is None):
-        raise ValueError("only one of x_rows and row_position is given; pass both or none")
-    if x_rows is not None and row_position is not None:
-        check.tensor("x_rows", x_rows, (torch.int64,), 1)
-        check.tensor("row_position", row_position, (torch.int32,), 1)
-        check.size("row_position", row_position, 0, adj.num_nodes, "the number of nodes")
-        check.device("row_position", row_position, rows.device)
+    check_x_rows(adj, rows, x_rows, row_position)
     if x is None and history is None:
         raise ValueError("x and history are both None; there is nothing to aggregate, pass one of them")
     if dtype is not None and dtype not in floats:
@@ -217,6 +211,17 @@ def _check_arguments(
             raise ValueError("edge_dropout and edge_weight need the reverse's edge ids; use adj.with_reverse()")
     if backend.debugging():
         check_values(adj, rows, position, x, history, rows if x_rows is None else x_rows)
+
+
+def check_x_rows(adj: Adjacency, rows: Tensor, x_rows: Tensor | None, row_position: Tensor | None) -> None:
+    """Check ``x_rows`` and ``row_position``, which are given together or not at all."""
+    if (x_rows is None) != (row_position is None):
+        raise ValueError("only one of x_rows and row_position is given; pass both or none")
+    if x_rows is not None and row_position is not None:
+        check.tensor("x_rows", x_rows, (torch.int64,), 1)
+        check.tensor("row_position", row_position, (torch.int32,), 1)
+        check.size("row_position", row_position, 0, adj.num_nodes, "the number of nodes")
+        check.device("row_position", row_position, rows.device)
 
 
 def check_values(

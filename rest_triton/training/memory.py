@@ -102,17 +102,10 @@ def _gcnii(z: Sizes, s: Config) -> Family:
 
 
 def _gin(z: Sizes, s: Config) -> Family:
-    f, h, c, layers, tables = (
-        z.features,
-        s.hidden_channels,
-        z.classes,
-        s.num_layers,
-        [s.hidden_channels] * (s.num_layers - 1),
-    )
+    f, h, c, layers = z.features, s.hidden_channels, z.classes, s.num_layers
+    tables = [h] * (layers - 1)
     weights = layers + sum(a * h + h + h * b + b for a, b in pairwise([f, *tables, c])) + 2 * h * layers * s.batch_norm
-    kept = (
-        2 * f + ((3 + s.batch_norm) * layers - 1) * h + 4 * c
-    )  # of each layer its input, between the two linear ones, result
+    kept = 2 * f + ((3 + s.batch_norm) * layers - 1) * h + 4 * c  # of each layer its input, what is between, its result
     return Family(tables, weights, kept, max(2 * f, 3 * h), aggregates_first=True)
 
 
@@ -124,13 +117,17 @@ def _pna(z: Sizes, s: Config) -> Family:
     return Family(tables, weights, kept, 20 * max(f, h), 0, max(f, h), edges=edges, piece_edges=2 * max(f, h) + 4)
 
 
+def _gat(z: Sizes, s: Config) -> Family:
+    widths = [z.features, *[s.hidden_channels] * (s.num_layers - 1), z.classes]
+    weights = sum(a * b + 3 * b for a, b in pairwise(widths)) + 2 * sum(widths[1:-1]) * s.batch_norm
+    kept = sum(a + 4 * b for a, b in pairwise(widths)) + sum(widths[1:-1]) * s.batch_norm
+    outside = sum(a + b for a, b in pairwise(widths))  # the halo's rows, before and after W
+    return Family(widths[1:-1], weights, kept, 3 * max(widths), outside)
+
+
 FAMILIES: dict[str, Callable[[Sizes, Config], Family]] = {
-    "gcn": _gcn,
-    "appnp": _appnp,
-    "gcnii": _gcnii,
-    "gin": _gin,
-    "pna": _pna,
-}
+    "gcn": _gcn, "appnp": _appnp, "gcnii": _gcnii, "gat": _gat, "gin": _gin, "pna": _pna,
+}  # fmt: skip
 
 
 class Run:

@@ -198,7 +198,8 @@ def train(
         refuse_without(config.dataset, features=sizes.features > 0, labels=sizes.classes > 0)
         estimate = refuse_if_too_large(sizes, config, limits_here(config, config.root))
         print(f"memory, as planned: {', '.join(f'{readable(need)} of {tier}' for tier, need in estimate.totals.items())}")
-    loaded = load_data(config, (model_named(config.model) if model is None else model).normalise)
+    kind = model_named(config.model) if model is None else model
+    loaded = load_data(config, kind.normalise, named_edges=kind.drops_edges and config.dropout > 0)
     print(loaded.about)
     path = new_folder(config) if resume is None else resume if checked is None else checked.parent.parent
     began(path)

@@ -7,6 +7,7 @@ import torch
 
 from rest_triton.kernels.gpu.launch import (
     activate_settings,
+    attention_settings,
     copy_settings,
     edge_grad_settings,
     row_alignment,
@@ -53,6 +54,22 @@ def test_edge_grad_takes_the_tiles_of_spmm() -> None:
     a, b = spmm_settings(128, 16, torch.float32), edge_grad_settings(128, 16, torch.float32)
     assert (a.BLOCK_D, a.EDGES, a.K) == (b.BLOCK_D, b.EDGES, b.K)
     assert "GROUP" not in b.constants
+
+
+@pytest.mark.parametrize("lanes", [32, 64])
+@pytest.mark.parametrize("dtypes", [(torch.float32,), (torch.bfloat16,), (torch.float32, torch.float16)])
+@pytest.mark.parametrize(
+    ("heads", "channels"), [(1, 1), (3, 1), (8, 8), (5, 3), (1, 47), (4, 32), (3, 128), (1, 300), (1, 4096)]
+)
+def test_attention_tiles_hold_whole_heads(heads: int, channels: int, dtypes: tuple, lanes: int) -> None:
+    for align in (2, 4, 16):
+        s = attention_settings(heads, channels, align, *dtypes, lanes=lanes)
+        for size in (s.BLOCK_D, s.BLOCK_H, s.K):
+            assert size > 0
+            assert size & (size - 1) == 0, "Triton's tiles are powers of two"
+        assert channels <= s.BLOCK_D // s.BLOCK_H, "a head's features are summed within one program"
+        assert 2 <= s.K <= 32
+        assert not s.fused, "lanes exchange products"
 
 
 @pytest.mark.parametrize("settings", [copy_settings, activate_settings])

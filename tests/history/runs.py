@@ -74,7 +74,8 @@ class Run:
     """A model in training, from a seed.
 
     Args:
-        model: one of MODELS, another one of the package by its name, or a model. streams, far, folder: of its tables. directed: of its graph.
+        model: one of MODELS, another one of the package by its name, or a model.
+        streams, far, folder: of its tables. directed: of its graph.
         settings: of its Config.
     """
 

@@ -51,13 +51,19 @@ def never(chosen: dict[str, Any]) -> bool:
 
 
 CASES: dict[str, Case] = {f"pairs-{n}": replace(PLAIN, **chosen) for n, chosen in enumerate(pairwise(ANY, never))}
-# Options that other options would hide, one at a time.
+# Options alone, where the kernels branch on several of them or the others would hide them.
 CASES |= {
     "plain": PLAIN,
     "zero-rows": replace(PLAIN, count=0),
     "moments-zero-rows": replace(PLAIN, moments=True, count=0),
     "dropout-all": replace(PLAIN, dropout=1.0),
     "nothing": replace(PLAIN, scale=False, shift=False, relu=False, history=None),
+    "no-scale": replace(PLAIN, scale=False),
+    "no-shift": replace(PLAIN, shift=False),
+    "no-relu": replace(PLAIN, relu=False, dropout=0.5),
+    "frozen": replace(PLAIN, learn=False, dropout=0.5),
+    "frozen-no-relu": replace(PLAIN, learn=False, relu=False, dropout=0.5),
+    "moments-no-relu": replace(PLAIN, moments=True, relu=False),
     "relu-only": replace(PLAIN, scale=False, shift=False, history=None),
     "relu-dropout": replace(PLAIN, scale=False, shift=False, dropout=0.5),
     "dropout-only": replace(PLAIN, scale=False, shift=False, relu=False, dropout=0.5),

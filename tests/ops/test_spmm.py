@@ -58,6 +58,8 @@ def never(chosen: dict[str, Any]) -> bool:
 
 
 CASES: dict[str, Case] = {f"pairs-{n}": replace(PLAIN, **chosen) for n, chosen in enumerate(pairwise(ANY, never))}
+# The most frequent path, which is another one where both sources have one dtype and no edge is dropped.
+CASES |= {f"width-{w}": replace(PLAIN, width=w) for w in (1, 3, 47, 100, 300)}
 # One option at a time, where all others would hide it or are not allowed beside it, and cases that other tests take up.
 CASES |= {
     "plain": PLAIN,
@@ -73,12 +75,15 @@ CASES |= {
     "staging-slots": replace(PLAIN, staged=True),
     "residual": replace(PLAIN, residual=F32),
     "edge-weight": replace(PLAIN, edge_weight=True),
+    "edge-weight-named": replace(PLAIN, edge_weight=True, edge_id=torch.int32, width=47),
+    "edge-weight-wide": replace(PLAIN, edge_weight=True, width=300),
     "edge-dropout": replace(PLAIN, edge_dropout=0.4),
     "edge-dropout-all": replace(PLAIN, edge_dropout=1.0),
     "grad-history": replace(PLAIN, grad_history=F32),
     "undirected-shared": replace(PLAIN, graph="undirected", share_reverse=True),
     "undirected-shared-grad-history": replace(PLAIN, graph="undirected", share_reverse=True, grad_history=F32),
     "bfloat16": replace(PLAIN, x=BF16, history=BF16, width=256),  # a lane takes eight elements, the most there are
+    "bfloat16-width-100": replace(PLAIN, x=BF16, history=BF16, width=100),
     "everything": Case(
         width=47, x=BF16, history=F16, residual=F32, out=F32, col=torch.int64, edge_weight=True, edge_id=torch.int64,
         edge_dropout=0.3, grad_history=BF16, staged=True, strided="rows",

@@ -68,15 +68,18 @@ CASES: dict[str, dict[str, Any]] = {
     ),
     "pna, running statistics": dict(model="pna", **REST, refresh_mode="eval", batch_norm=True, dropout=0.3),
     "pna, far": dict(model="pna", **REST_IS, tier="far", eval_updates_history=True, evaluate=True),
+    "gat": dict(model="gat", dropout=0.0, **REST, refresh_mode="eval"),
+    "gat, far": dict(model="gat", dropout=0.0, **REST_IS, tier="far", eval_updates_history=True),
     "gin, disk": dict(model="gin", **REST, batch_norm=True, tier="disk"),
     "narrow": dict(model="gcn-norm", **REST_IS, dtype="bfloat16", amp=True),
 }
 
 
 @pytest.fixture(autouse=True)
-def on_one_thread(threads: Callable[[int], None]) -> None:
-    """Tiny tensors: threads would only wait for each other."""
+def small(threads: Callable[[int], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tiny tensors on one thread. An exact pass takes two pieces."""
     threads(1)
+    monkeypatch.setitem(inference.CHUNK_ROWS, "cpu", 64)
 
 
 def prepared(case: str, folder: Path) -> Run:
@@ -286,7 +289,8 @@ FIRST = {
     "disk": ["rest-is, running statistics, disk"],
     "inference": ["evaluation writes", "evaluation writes, plain", "pna, far", "evaluation writes, far"],
     "context": ["rest, far", "running statistics", "rest", "pna, far", "pna, running statistics"],
-    "norm": ["running statistics"], "pyg": ["layers of pyg"], "history": ["tables alone"], "table": ["tables alone"], "engine": ["from the beginning"],
+    "norm": ["running statistics"], "pyg": ["layers of pyg"], "history": ["tables alone"], "table": ["tables alone"],
+    "engine": ["from the beginning"],
 }  # fmt: skip
 
 

@@ -1,19 +1,13 @@
-"""Runs that are killed, at any moment and again and again, end as if nobody had."""
+"""Runs that are killed, at any moment and again and again, end as if they had not been."""
 
-import json
 import os
 import random
 import re
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import pytest
@@ -24,84 +18,6 @@ from rest_triton.training import checkpoint
 from rest_triton.training import run as session
 
 from .resuming import Data, losses, records, same, state_in
-
-# A process of its own, as a person starts it.
-COMMAND = [
-    "--dataset", "synthetic:nodes=600,edges=5000,features=16,classes=4", "--recipe", "none", "--num-parts", "6",
-    "--batch-size", "2", "--hidden-channels", "16", "--dropout", "0.3", "--method", "gas+rest", "--epochs", "8",
-]  # fmt: skip
-
-
-class Killer:
-    """Starts a run in ``folder``, or goes on with it, and kills it within ``most`` seconds after the first epoch it does."""
-
-    def __init__(self, folder: Path, root: Path, *more: str, seed: int = 0, most: float = 0.0) -> None:
-        self.folder, self.draw, self.most = folder, random.Random(seed), most
-        self.begin = [*COMMAND, *more, "--root", str(root), "--run-dir", str(folder)]
-        self.said, self.kills = "", 0
-        self.found: list[str] = []  # in the folder of checkpoints, after each kill
-
-    def start(self) -> "subprocess.Popen[str]":
-        arguments = ["--resume", str(self.folder)] if (self.folder / "config.yaml").exists() else self.begin
-        return subprocess.Popen(
-            [sys.executable, "-m", "rest_triton.train", *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-            text=True, env=os.environ | {"OMP_NUM_THREADS": "1"},
-        )  # fmt: skip
-
-    def lines(self) -> list[bytes]:
-        """Of metrics.jsonl: one for each epoch."""
-        metrics = self.folder / "metrics.jsonl"
-        return metrics.read_bytes().splitlines() if metrics.exists() else []
-
-    def finish(self, kills: int) -> None:
-        """Kill it so many times, if it lasts, and then let it come to its end."""
-        while self.kills < kills:
-            child, written = self.start(), None
-            while child.poll() is None:
-                now = len(self.lines())
-                # What a former try did of later epochs is gone when the first one of this try is there.
-                written = now if written is None else min(written, now)
-                if now > written:
-                    time.sleep(self.draw.random() * self.most)
-                    child.kill()
-                    break
-                time.sleep(0.0005)
-            self.said += child.communicate(timeout=60)[1]
-            if child.returncode == 0:
-                return
-            assert child.returncode == -signal.SIGKILL, self.said
-            self.kills += 1
-            self.found.append(f"{len(self.lines())}: {sorted(p.name for p in self.folder.glob('checkpoints/*'))}")
-        last = self.start()
-        self.said += last.communicate(timeout=120)[1]
-        assert last.returncode == 0, self.said
-
-
-@pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("root")
-
-
-def test_killed_at_random(root: Path, tmp_path: Path) -> None:
-    whole = Killer(tmp_path / "whole", root, "--save-history")
-    whole.finish(kills=0)
-    epoch = median(b - a for a, b in pairwise(json.loads(line)["seconds"] for line in whole.lines()))
-    killed = Killer(tmp_path / "killed", root, "--save-history", seed=1, most=1.5 * epoch)
-    without = Killer(tmp_path / "without", root, seed=2, most=epoch)
-    with ThreadPoolExecutor() as both:
-        list(both.map(Killer.finish, (killed, without), (4, 2)))
-    assert killed.kills >= 3, killed.found
-    assert records(tmp_path / "killed") == records(tmp_path / "whole") and len(records(tmp_path / "killed")) == 8
-    assert same(state_in(tmp_path / "killed"), state_in(tmp_path / "whole"))
-    assert "exact pass" not in killed.said
-    assert not list(tmp_path.rglob("*.partial-*"))
-
-    assert "no history tables were saved with it: they are filled by an exact pass" in without.said, without.found
-    found, expected = losses(tmp_path / "without"), losses(tmp_path / "whole")
-    assert list(found) == [1, 2, 3, 4, 5, 6, 7, 8] and all(0 < loss < 3 for loss in found.values())
-    taken_up = int(re.findall(r"going on after epoch (\d+)", without.said)[0])
-    assert [found[e] == expected[e] for e in found] == [e <= taken_up for e in found]
-
 
 pytestmark = pytest.mark.usefixtures("without_pictures")
 
@@ -166,8 +82,7 @@ def go_on(config: Config, data: Data, folder: Path) -> None:
 RUNS = {"the first epoch": (0, None, 1, 14), "another": (2, 2, 3, 19), "one that is done again": (2, 1, 2, 17)}
 
 
-@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize("during", RUNS)
+@pytest.mark.parametrize(("during", "after"), [*((during, False) for during in RUNS), ("another", True)])
 def test_killed_at_every_step_of(during: str, after: bool, data: Data, tmp_path: Path) -> None:
     there, start, epochs, least = RUNS[during]
     config = data.config(epochs=epochs, frequency=2)
