@@ -73,11 +73,11 @@ def test_a_checkpoint_by_its_name(finished: Path, capsys: Capture) -> None:
     [
         (
             ["rest", "--lr", "0.5"],
-            "--lr is 0.5, but rest was begun with 0.01; of a run that goes on only --checkpoint-every",
+            "--lr is 0.5, but rest was begun with 0.01; a resumed run can change only --checkpoint-every",
         ),
         (["rest", "--epochs", "2", "--num-parts", "8"], "--num-parts is 8, but rest was begun with 6"),
         (["rest/checkpoints/best.pt", "--model", "appnp"], "--model is appnp, but rest was begun with gcn"),
-        (["rest", "--recipe", "none"], "--recipe is for new runs: one that goes on has its settings and its folder"),
+        (["rest", "--recipe", "none"], "--recipe is for new runs: a resumed run has its settings and its folder"),
         (["rest", "--run-dir", "new"], "--run-dir is for new runs"),
         (["rest", "--runs", "2"], "--runs is 2, but rest was begun with 1; one run lies in the folder itself, several in"),
         (["rest/checkpoints"], "rest/checkpoints is not the folder of a run: it has no config.yaml; name one, such as"),
@@ -98,7 +98,7 @@ def test_a_model_of_the_users_own(finished: Path, capsys: Capture) -> None:
     settings = finished / "own" / "config.yaml"
     settings.write_text(settings.read_text().replace("model: gcn", "model: sage"))
     assert refusal(command_line.main, ["--resume", "own"], capsys) == (
-        f"model is 'sage': known are: {', '.join(MODELS)}; go on with a model of one's own by the program that began with it"
+        f"model is 'sage': known are: {', '.join(MODELS)}; resume a custom model with the program that trained it"
     )
 
 
