@@ -164,7 +164,7 @@ class History:
         return Rows(kept.rows[:count], kept.resource)
 
     def stamp(self, table: int) -> Tensor:
-        """int32[N]: a copy of the steps at which each row was last written, -1 if never."""
+        """int32[N]: a copy of the steps at which the rows were last written, -1 if never."""
         source = self.tables[table]
         return self.streams.submit(self.streams.current, source.stamp.clone, reads=[source.resource])
 

@@ -216,7 +216,7 @@ class CudaStreams(Streams):
         return super().submit(stream, work, **options)
 
     def _follow(self) -> None:
-        """Compute on the caller's current CUDA stream, which may be another one than before."""
+        """Take the caller's current CUDA stream as the compute stream. It may have changed since the last call."""
         now = torch.cuda.current_stream(self.device)
         if self.current == COMPUTE and now != self.streams[COMPUTE]:
             now.wait_stream(self.streams[COMPUTE])

@@ -85,8 +85,8 @@ class Engine:
         options = dict(step=step, draw=draw, training=training, refreshing=True, copies=copies, copies_at=copies_at)
 
         def forward() -> None:
-            # A training forward on the other stream moves the running statistics meanwhile.
-            needs_running = not training or len(batch) < 2 or self.inputs.exact_input  # a halo may be one row
+            # A training forward on the other stream may update the running statistics at the same time.
+            needs_running = not training or len(batch) < 2 or self.inputs.exact_input  # a halo may have one row
             statistics = snapshot(self.model, self.streams, self.inputs.statistics) if needs_running else None
             with self._context(batch, REFRESH, statistics=statistics, **options) as ctx, self._autocast():
                 self.model(ctx)

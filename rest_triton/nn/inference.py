@@ -91,7 +91,7 @@ class LayerwiseContext(Context):
         source = place.history.pull(place.number, self.batch.rows)
 
         def read() -> Tensor:
-            # A copy: a view would be read after this work, when the table may be written already.
+            # A view would be read after this work, when the table may be written already.
             rows = self.batch.take(source.rows) if source.in_place else source.rows
             return rows.to(torch.float32, copy=True)
 

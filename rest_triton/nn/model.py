@@ -31,7 +31,7 @@ class HistoryGNN(Module, ABC):
     """
 
     normalise: ClassVar[Normalisation] = "gcn"  # of the adjacency in propagate()
-    drops_edges: ClassVar[bool] = False  # dropout applies to edges: the reverse graph needs edge ids
+    drops_edges: ClassVar[bool] = False  # whether dropout applies to edges, so that the reverse graph needs edge ids
     feature_dropout: float = 0.0  # of features, in training
     encoded_dropout: float = 0.0  # of encoded features as the input of the first layer, in training
 

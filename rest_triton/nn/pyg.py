@@ -89,7 +89,7 @@ def _mode(conv: Module, ctx: Context) -> Iterator[None]:
     for norm in norms:
         if ctx.training:
             norm.track_running_stats = False
-        elif ctx.statistics is not None:  # copies, which no training forward moves meanwhile
+        elif ctx.statistics is not None:  # copies, which training forwards do not update
             norm.running_mean, norm.running_var = ctx.statistics[norm]
     try:
         yield

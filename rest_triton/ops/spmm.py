@@ -214,7 +214,7 @@ def _check_arguments(
 
 
 def check_x_rows(adj: Adjacency, rows: Tensor, x_rows: Tensor | None, row_position: Tensor | None) -> None:
-    """Refuse ``x_rows`` without ``row_position``, the other way round, and both of a wrong shape."""
+    """Check ``x_rows`` and ``row_position``, which are given together or not at all."""
     if (x_rows is None) != (row_position is None):
         raise ValueError("only one of x_rows and row_position is given; pass both or none")
     if x_rows is not None and row_position is not None:

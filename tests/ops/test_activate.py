@@ -51,7 +51,7 @@ def never(chosen: dict[str, Any]) -> bool:
 
 
 CASES: dict[str, Case] = {f"pairs-{n}": replace(PLAIN, **chosen) for n, chosen in enumerate(pairwise(ANY, never))}
-# Options that other options would hide, one at a time.
+# Options alone, where the kernels branch on several of them or the others would hide them.
 CASES |= {
     "plain": PLAIN,
     "zero-rows": replace(PLAIN, count=0),

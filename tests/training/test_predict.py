@@ -150,7 +150,7 @@ def test_what_is_refused(predicted: dict[str, Result], cwd: Path, refused: Refus
     shutil.copytree(cwd / "one", cwd / "own")
     config = cwd / "own" / "config.yaml"
     config.write_text(config.read_text().replace("model: gcn", "model: sage"))
-    assert refused("--run", "own", *out).startswith("model is 'sage', one of somebody's own; predict with its class: ")
+    assert refused("--run", "own", *out).startswith("model is 'sage', a custom model; predict with its class: ")
 
 
 def test_a_model_of_one_layer_has_no_embeddings(graphs: dict[str, dict[str, Any]], cwd: Path, refused: Refused) -> None:
