@@ -101,7 +101,7 @@ def test_a_process_that_fails(
 def test_a_run_of_another_process_is_left_out(flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with claimed(Path("out/runs/gas-s0")):
         command.main(["error", *flags, "--epochs", "1", "--only", "^gas-s"])
-    assert "gas-s0 is being done by another process" in capsys.readouterr().err and rows() == {}
+    assert "gas-s0 is skipped: another process does it" in capsys.readouterr().err and rows() == {}
 
 
 def test_a_run_that_diverges_does_not_end_the_study(flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
