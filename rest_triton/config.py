@@ -7,14 +7,24 @@ import argparse
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import MISSING, Field, asdict, dataclass, field, fields, replace
+from dataclasses import MISSING, Field, dataclass, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from .methods.options import (
+    METHODS,
+    TABLES,
+    MethodOptions,
+    RefreshOptions,
+    TableOptions,
+    refuse_method,
+    refuse_refresh,
+)
 from .utils.errors import UserError, did_you_mean
+from .utils.options import option
 
 RECIPES = Path(__file__).parent / "recipes"
 KINDS: dict[type, tuple[str, str]] = {  # the type's name in messages, and the placeholder in the list of flags
@@ -22,34 +32,15 @@ KINDS: dict[type, tuple[str, str]] = {  # the type's name in messages, and the p
 }  # fmt: skip
 
 
-def _option(default: Any, text: str, *, group: str, choices: Sequence[str] = (), least: float | None = None,
-            most: float | None = None, word: str = "", only: tuple[str, Sequence[str]] | None = None) -> Any:  # fmt: skip
-    """A field with metadata for the command line and the checks.
-
-    Args:
-        word: a value that is allowed instead of a number. only: (another setting, its values for which this one has effect).
-    """
-    metadata = dict(help=text, choices=tuple(choices), least=least, most=most, group=group, word=word, only=only)
-    return field(default=default, metadata=metadata)
-
-
+GROUPS = ("data", "model", "method", "training", "results")  # of flags, in the order of --help
 MODELS = ("gcn", "appnp", "gcnii", "gat", "gin", "pna")
-BASES = ("gas", "full")  # a method is one of these,
-TABLELESS = ("full",)
-REFRESHES = ("rest", "rest-is")  # or one that has tables, a + and one of these
-METHODS = (*BASES, *(f"{base}+{refresh}" for base in BASES if base not in TABLELESS for refresh in REFRESHES))
-AUTO = "auto"
 RENAMED = {"parts": "num_parts", "per_batch": "batch_size"}  # old names of settings, which are still read from files
 
-# Values of ``only``: (a setting or a part of the method, its values for which a setting has effect).
-TABLES = ("base", tuple(base for base in BASES if base not in TABLELESS))
-REFRESHED, REST = ("rest", REFRESHES), ("rest", ("rest",))
-AUTOMATIC = ("frequency", (AUTO,))
 APPNP, GCNII = ("model", ("appnp",)), ("model", ("gcnii",))
 
 
-@dataclass(frozen=True)
-class Config:
+@dataclass(frozen=True, kw_only=True)
+class Config(RefreshOptions, TableOptions, MethodOptions):
     """All settings of a run. The constructor refuses invalid values and combinations.
 
     Example::
@@ -57,107 +48,63 @@ class Config:
         config = Config.of(recipe="products_gcn", method="gas+rest", frequency=2)
     """
 
-    dataset: str = _option(
+    dataset: str = option(
         MISSING, "a name such as products; synthetic:<shape>[@scale]; or the path of an .npz", group="data"
     )
-    root: str = _option("data", "folder for downloads, prepared graphs and clusters", group="data")
-    split: int = _option(0, "which split, of data sets that have several", least=0, group="data")
-    num_parts: int = _option(40, "clusters that the graph is divided into", least=1, group="data")
-    batch_size: int = _option(5, "clusters in a batch", least=1, group="data", only=TABLES)
-    partition: str = _option("metis", "how the graph is divided", choices=("metis", "stream", "random"), group="data")
+    root: str = option("data", "folder for downloads, prepared graphs and clusters", group="data")
+    split: int = option(0, "which split, of data sets that have several", least=0, group="data")
+    num_parts: int = option(40, "clusters that the graph is divided into", least=1, group="data")
+    batch_size: int = option(5, "clusters in a batch", least=1, group="data", only=TABLES)
+    partition: str = option("metis", "how the graph is divided", choices=("metis", "stream", "random"), group="data")
 
-    model: str = _option("gcn", f"one of {', '.join(MODELS)}", group="model")
-    num_layers: int = _option(3, "layers, or propagations of APPNP", least=1, group="model")
-    hidden_channels: int = _option(256, "width of hidden layers", least=1, group="model")
-    dropout: float = _option(0.0, "probability of dropout of activations", least=0, most=1, group="model")
-    drop_input: bool = _option(False, "dropout of the features, too", group="model")
-    batch_norm: bool = _option(False, "BatchNorm after every layer but the last", group="model")
-    residual: bool = _option(
+    model: str = option("gcn", f"one of {', '.join(MODELS)}", group="model")
+    num_layers: int = option(3, "layers, or propagations of APPNP", least=1, group="model")
+    hidden_channels: int = option(256, "width of hidden layers", least=1, group="model")
+    dropout: float = option(0.0, "probability of dropout of activations", least=0, most=1, group="model")
+    drop_input: bool = option(False, "dropout of the features, too", group="model")
+    batch_norm: bool = option(False, "BatchNorm after every layer but the last", group="model")
+    residual: bool = option(
         False, "GCN, GCNII: add each layer's input to its output", group="model", only=("model", ("gcn", "gcnii"))
     )
-    linear: bool = _option(
+    linear: bool = option(
         False, "GCN: linear layers before the first and after the last aggregate", group="model", only=("model", ("gcn",))
     )
-    alpha: float = _option(
+    alpha: float = option(
         0.1, "APPNP, GCNII: share of the first embedding", least=0, most=1, group="model", only=("model", ("appnp", "gcnii"))
     )
-    theta: float = _option(0.5, "GCNII: how much its weights count", least=0, group="model", only=GCNII)
-    shared_weights: bool = _option(True, "GCNII: one weight for neighbours and first embedding", group="model", only=GCNII)
-    heads: int = _option(8, "GAT: attention heads of hidden layers", least=1, group="model", only=("model", ("gat",)))
-    mlp_layers: int = _option(2, "APPNP: linear layers of its MLP", least=1, group="model", only=APPNP)
+    theta: float = option(0.5, "GCNII: how much its weights count", least=0, group="model", only=GCNII)
+    shared_weights: bool = option(True, "GCNII: one weight for neighbours and first embedding", group="model", only=GCNII)
+    heads: int = option(8, "GAT: attention heads of hidden layers", least=1, group="model", only=("model", ("gat",)))
+    mlp_layers: int = option(2, "APPNP: linear layers of its MLP", least=1, group="model", only=APPNP)
 
-    method: str = _option(
-        "gas", "gas: histories; +rest, +rest-is: and refreshes of them; full: all nodes in one batch, without histories",
-        choices=METHODS, group="method",
-    )  # fmt: skip
-    frequency: int | str = _option(
-        1, "REST: refreshes per step, or auto by --target-age or --target-drift; REST-IS: pieces of a halo's refresh",
-        least=1, word=AUTO, group="method", only=REFRESHED,
-    )  # fmt: skip
-    target_age: float = _option(
-        4.0, "frequency auto: the largest mean age of rows, in steps", least=0, group="method", only=AUTOMATIC
-    )
-    target_drift: float = _option(
-        0.0, "frequency auto: the largest change of rows between two writes, relative to their norm, instead of "
-        "--target-age; 0: off", least=0, group="method", only=AUTOMATIC,
-    )  # fmt: skip
-    refresh_batch: str = _option(
-        "same", "REST: clusters in a refresh: as many as in a batch, half of all, or all by an exact pass",
-        choices=("same", "half", "full"), group="method", only=REST,
-    )  # fmt: skip
-    refresh_order: str = _option(
-        "uniform", "REST: clusters in random order, or those with the oldest rows first", choices=("uniform", "oldest"),
-        group="method", only=REST,
-    )  # fmt: skip
-    refresh_mode: str = _option(
-        "train", "refresh with dropout and batch statistics, or without", choices=("train", "eval"), group="method",
-        only=REFRESHED,
-    )  # fmt: skip
-    input: str = _option(
-        "cached", "neighbours' encoded features: from a table, or computed in each forward, with gradients",
-        choices=("cached", "exact"), group="method", only=TABLES,
-    )  # fmt: skip
-    eval_updates_history: bool = _option(False, "evaluation writes the tables, as PyGAS does", group="method", only=TABLES)
-    history: str = _option(
-        "device", "place of the tables", choices=("device", "pinned", "disk"), group="method", only=TABLES
-    )
-    dtype: str = _option(
-        "float32", "number format of tables", choices=("float32", "bfloat16", "float16"), group="method", only=TABLES
-    )
-
-    epochs: int = _option(100, "passes over all clusters", least=1, group="training")
-    max_steps: int = _option(0, "largest number of steps in an epoch; 0: no limit", least=0, group="training")
-    lr: float = _option(0.01, "learning rate of Adam", least=0, group="training")
-    reg_weight_decay: float = _option(0.0, "weight decay of hidden layers", least=0, group="training")
-    nonreg_weight_decay: float = _option(
+    epochs: int = option(100, "passes over all clusters", least=1, group="training")
+    max_steps: int = option(0, "largest number of steps in an epoch; 0: no limit", least=0, group="training")
+    lr: float = option(0.01, "learning rate of Adam", least=0, group="training")
+    reg_weight_decay: float = option(0.0, "weight decay of hidden layers", least=0, group="training")
+    nonreg_weight_decay: float = option(
         0.0, "weight decay of the rest: the last layer, or linear layers around aggregates", least=0, group="training"
     )
-    clip: float = _option(0.0, "largest norm of the gradient; 0: no limit", least=0, group="training")
-    accumulate: int = _option(1, "batches whose gradients are added up for one step", least=1, group="training")
-    edge_dropout: float = _option(0.0, "probability that training leaves an edge out", least=0, most=1, group="training")
-    amp: bool = _option(False, "bfloat16 arithmetic where that is safe (on a GPU)", group="training")
-    seed: int = _option(0, "of weights, batches and dropout", least=0, most=2**63 - 1, group="training")
-    runs: int = _option(
+    clip: float = option(0.0, "largest norm of the gradient; 0: no limit", least=0, group="training")
+    accumulate: int = option(1, "batches whose gradients are added up for one step", least=1, group="training")
+    edge_dropout: float = option(0.0, "probability that training leaves an edge out", least=0, most=1, group="training")
+    amp: bool = option(False, "bfloat16 arithmetic where that is safe (on a GPU)", group="training")
+    seed: int = option(0, "of weights, batches and dropout", least=0, most=2**63 - 1, group="training")
+    runs: int = option(
         1, "runs with seeds seed, seed + 1, …; mean and standard deviation are reported", least=1, group="training"
     )
-    device: str = _option("auto", "auto takes a GPU where there is one", choices=("auto", "cpu", "cuda"), group="training")
+    device: str = option("auto", "auto takes a GPU where there is one", choices=("auto", "cpu", "cuda"), group="training")
 
-    eval_every: int = _option(1, "epochs between two exact evaluations", least=1, group="results")
-    error_every: int = _option(
+    eval_every: int = option(1, "epochs between two exact evaluations", least=1, group="results")
+    error_every: int = option(
         0, "epochs between two measurements of the errors of histories; 0: never", least=0, group="results"
     )
-    run_dir: str = _option("", "folder of the run's results; default: a new one in runs/", group="results")
-    checkpoint_every: int = _option(1, "epochs between two checkpoints", least=1, group="results")
-    save_history: bool = _option(False, "keep tables in checkpoints, so that a resumed run is the same run", group="results")
-    profile: bool = _option(False, "write trace.json of the first epoch, for Perfetto or chrome://tracing", group="results")
+    run_dir: str = option("", "folder of the run's results; default: a new one in runs/", group="results")
+    checkpoint_every: int = option(1, "epochs between two checkpoints", least=1, group="results")
+    save_history: bool = option(False, "keep tables in checkpoints, so that a resumed run is the same run", group="results")
+    profile: bool = option(False, "write trace.json of the first epoch, for Perfetto or chrome://tracing", group="results")
 
     def __post_init__(self) -> None:
-        base, _, refresh = str(self.method).partition("+")
-        if base in TABLELESS and refresh in REFRESHES:
-            raise UserError(
-                f"method is {self.method!r}, but {base} has no tables to refresh; give --method {base}, or one of "
-                f"{', '.join(method for method in METHODS if '+' in method)}"
-            )
+        refuse_method(self.method)
         for f in fields(self):
             object.__setattr__(self, f.name, _checked(f, getattr(self, f.name)))
         if not self.dataset:
@@ -167,14 +114,7 @@ class Config:
                 f"batch_size is {self.batch_size}, and there are {self.num_parts} clusters; give --batch-size 1 to "
                 f"{self.num_parts}, or more --num-parts"
             )
-        if self.frequency == AUTO and self.rest != "rest":
-            raise UserError(
-                f"frequency is auto, but method {self.method} does not support it; give --method gas+rest, or a whole number"
-            )
-        if self.rest == "rest" and self.refresh_batch == "full" and self.frequency != 1:
-            raise UserError(
-                f"frequency is {self.frequency}, but refresh_batch full refreshes every row in one pass; give --frequency 1"
-            )
+        refuse_refresh(self)
         if self.model == "gcn" and self.input == "exact" and not self.linear:
             raise UserError(
                 "input is exact, but a GCN without --linear reads features, which are always exact; give --input cached"
@@ -225,7 +165,7 @@ class Config:
     @classmethod
     def from_mapping(cls, settings: Mapping[str, Any], where: str) -> "Config":
         """A configuration from settings by name. An unknown name is an error that suggests the closest one."""
-        names = [f.name for f in fields(cls)]
+        names = [f.name for f in settings_of(cls)]
         for name in settings:
             if name not in names:
                 which = f"it is {RENAMED[name]!r} now" if name in RENAMED else did_you_mean(str(name), names)
@@ -242,7 +182,12 @@ class Config:
 
     def to_yaml(self) -> str:
         """All settings as YAML, so that the run can be repeated after defaults change."""
-        return yaml.safe_dump(asdict(self), sort_keys=False)
+        return yaml.safe_dump({f.name: getattr(self, f.name) for f in settings_of(self)}, sort_keys=False)
+
+
+def settings_of(config: "Config | type[Config]") -> "list[Field[Any]]":
+    """The fields of a configuration, group by group."""
+    return sorted(fields(config), key=lambda f: GROUPS.index(f.metadata["group"]))
 
 
 def _kind(f: "Field[Any]") -> Any:
@@ -327,10 +272,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
     The parser returns only flags that were given, as text. :class:`Config` checks and converts them.
     """
-    groups = {
-        title: parser.add_argument_group(title) for title in dict.fromkeys(f.metadata["group"] for f in fields(Config))
-    }
-    for f in fields(Config):
+    groups = {title: parser.add_argument_group(title) for title in GROUPS}
+    for f in settings_of(Config):
         m, kind = f.metadata, _kind(f)
         default: Any = ("on" if f.default else "off") if kind is bool else f.default
         text = m["help"] + ("" if default in (MISSING, "") else f" (default: {default})")

@@ -4,9 +4,10 @@ from typing import Any
 
 from torch import Tensor
 
-from ..config import AUTO, Config
+from ..config import Config
 from ..sampling.batch import Batch
 from .engine import Engine
+from .options import AUTO
 
 SAMPLE = 256  # rows that drift is measured on
 SLOWEST, FASTEST = 0.8, 1.25  # limits of the factor by which one measurement changes the allowed age

@@ -13,7 +13,7 @@ import json
 import re
 import shlex
 import zlib
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -75,10 +75,12 @@ def _read(path: Path, config: Config | None, fingerprint: str | None) -> tuple[d
     if fingerprint is not None and graph != fingerprint:
         raise Unusable(f"{path} is of another graph than this run's, or of other clusters of it")
     if config is not None:
+        # A version that did not have a setting yet behaved as its default does.
+        known = {f.name: f.default for f in fields(Config)} | settings
         differs = [
-            f"{name} {settings.get(name)!r} instead of {value!r}"
+            f"{name} {known.get(name)!r} instead of {value!r}"
             for name, value in asdict(config).items()
-            if name not in FREE and settings.get(name) != value
+            if name not in FREE and known.get(name) != value
         ]
         if differs:
             raise Unusable(f"{path} is of another run, with {', '.join(differs)}")

@@ -3,14 +3,16 @@
 import torch
 from torch import Tensor
 
-from ..config import AUTO, Config
+from ..config import Config
 from ..data.clusters import with_named_edges
 from ..data.features import SparseRows
 from ..history.history import History
 from ..history.streams import COMPUTE
 from ..kernels._hash import mix64
-from ..methods import GAS, refresh_for
 from ..methods.engine import Engine
+from ..methods.gas import GAS
+from ..methods.options import AUTO
+from ..methods.registry import refresh_for
 from ..nn.model import HistoryGNN
 from ..sampling.batch import Batch
 from ..sampling.loader import ClusterLoader

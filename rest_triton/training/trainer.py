@@ -15,8 +15,8 @@ from ..data.clusters import ClusterData
 from ..history.age import mean_age
 from ..history.history import INPUT, History
 from ..kernels._hash import mix64
-from ..methods import method_for, refresh_for
 from ..methods.engine import Engine
+from ..methods.registry import method_for, refresh_for
 from ..nn import HistoryGNN, build, model_named, parameter_groups
 from ..sampling.batch import Batch
 from ..utils.dtypes import DTYPES

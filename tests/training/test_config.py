@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
-from rest_triton.config import METHODS, Config, flag, from_flags, read_recipe
+from rest_triton.config import Config, flag, from_flags, read_recipe
+from rest_triton.methods.options import METHODS
 from rest_triton.utils.errors import UserError
 
 
