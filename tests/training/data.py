@@ -1,4 +1,4 @@
-"""A small graph as a run has it, without files."""
+"""A small graph as the data of a run, without files."""
 
 from typing import Any
 
@@ -36,7 +36,7 @@ def small(*, seed: int = 0, directed: bool = False, only: int | None = None) -> 
 
 
 def settings(**changes: Any) -> Config:
-    """Of a run on it."""
+    """The configuration of a run on this graph."""
     few: dict[str, Any] = dict(
         dataset="small", device="cpu", num_parts=8, batch_size=2, hidden_channels=16, num_layers=3, lr=0.02
     )

@@ -1,4 +1,4 @@
-"""Command lines, as a person runs them."""
+"""The other commands in a process."""
 
 import signal
 import subprocess
@@ -43,7 +43,7 @@ def test_errors_without_traceback(arguments: list[str], message: str, tmp_path: 
 
 
 def test_ctrl_c(tmp_path: Path) -> None:
-    """The graph is there, the clusters are not yet: no traceback, and the graph stays."""
+    """An interrupt after the graph is prepared, before the clusters are: no traceback, and the graph stays."""
     command = ["rest_triton.prepare", "--dataset", "synthetic:nodes=60000,edges=4000000,features=2", "--num-parts", "40"]
     child = subprocess.Popen(
         [sys.executable, "-m", *command], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

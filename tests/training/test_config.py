@@ -1,4 +1,4 @@
-"""Settings: where they come from, and what is refused."""
+"""Settings: their sources, and values that are refused."""
 
 import ast
 import inspect
@@ -22,7 +22,7 @@ from .commands import here
 
 
 def command(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """The command line; what is asked for here is answered before torch is imported."""
+    """Run the command. All cases here end before torch is imported."""
     command = [sys.executable, "-m", "rest_triton.train", *arguments]
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=60)
 
@@ -165,7 +165,7 @@ def test_what_is_refused(wrong: dict[str, Any], message: str) -> None:
 
 
 def test_every_limit_is_in_the_table() -> None:
-    """And its last good value is good."""
+    """Every limit has a refused value in the table, and its last allowed value is accepted."""
     refused = [(name, value) for wrong, _ in LIMITS for name, value in wrong.items()]
     numbers = [(name, value) for name, value in refused if isinstance(value, int | float)]
     for f in fields(Config):
@@ -187,7 +187,7 @@ def test_a_method_is_a_base_and_what_refreshes_its_tables() -> None:
 
 
 def test_settings_by_their_old_names(tmp_path: Path) -> None:
-    """Files of before are read. Who writes a setting now is told its name."""
+    """Files with old names are read. Old names in calls are refused with the new name."""
     path = tmp_path / "own.yaml"
     path.write_text("dataset: cora\nparts: 9\nper_batch: 3\n")
     assert Config.of(str(path)) == Config(dataset="cora", num_parts=9, batch_size=3)
@@ -268,8 +268,8 @@ def test_what_changes_nothing_is_said(settings: dict[str, Any], lines: list[str]
     assert config.idle(["lr"]) == [] == Config.of("reddit_appnp").idle(["dataset"])  # only what was asked for
 
 
-def test_whose_a_setting_is() -> None:
-    """The models' constructors say the same."""
+def test_settings_without_effect_on_a_model() -> None:
+    """A setting is idle for a model if the model's constructor does not name it."""
     from rest_triton.nn import MODELS as classes
 
     for name, model in classes.items():
