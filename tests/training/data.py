@@ -7,13 +7,15 @@ from torch import Tensor
 
 from rest_triton.config import Config
 from rest_triton.data.clusters import ClusterData, with_named_edges
-from rest_triton.data.graph import Graph
+from rest_triton.data.graph import Graph, Normalisation
 
 NODES, FEATURES, CLASSES = 240, 12, 5
 PTR = torch.tensor([0, 30, 61, 95, 120, 150, 181, 215, 240])
 
 
-def small(*, seed: int = 0, directed: bool = False, only: int | None = None) -> ClusterData:
+def small(
+    *, seed: int = 0, directed: bool = False, only: int | None = None, normalise: Normalisation = "gcn"
+) -> ClusterData:
     """Eight clusters. only: all training nodes are in this one."""
     g = torch.Generator().manual_seed(seed)
     y = torch.randint(0, CLASSES, (NODES,), generator=g)
@@ -31,7 +33,7 @@ def small(*, seed: int = 0, directed: bool = False, only: int | None = None) -> 
         test_mask=~train & (part >= 0.75),
     )  # fmt: skip
     return ClusterData(
-        graph, with_named_edges(graph.adjacency("gcn")), x, PTR, torch.arange(NODES), graph.fingerprint, "a small graph"
+        graph, with_named_edges(graph.adjacency(normalise)), x, PTR, torch.arange(NODES), graph.fingerprint, "a small graph"
     )
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from rest_triton.config import Config
 from rest_triton.data.clusters import ClusterData
-from rest_triton.nn import context, inputs
+from rest_triton.nn import context, inputs, model_named
 from rest_triton.ops import use_backend
 from rest_triton.sampling.batch import Batch
 from rest_triton.training.diagnosis import NotFinite
@@ -26,6 +26,9 @@ MODELS: dict[str, dict[str, Any]] = {
     "gcn-linear": dict(model="gcn", dropout=0.3, linear=True, drop_input=True, residual=True),
     "appnp": dict(model="appnp", dropout=0.3, mlp_layers=3, batch_norm=True),
     "gcnii": dict(model="gcnii", dropout=0.3, shared_weights=False),
+    "gat": dict(model="gat", dropout=0.3, heads=2),
+    "gin": dict(model="gin", dropout=0.3),
+    "pna": dict(model="pna", dropout=0.3),
 }
 METHODS: dict[str, dict[str, Any]] = {
     "gas": dict(method="gas"),
@@ -39,7 +42,8 @@ METHODS: dict[str, dict[str, Any]] = {
 
 
 def begun(config: Config, loaded: ClusterData | None = None) -> Trainer:
-    trainer = Trainer(config, small() if loaded is None else loaded)
+    data = small(normalise=model_named(config.model).normalise) if loaded is None else loaded
+    trainer = Trainer(config, data)
     trainer.begin()
     return trainer
 
