@@ -1,4 +1,4 @@
-"""The ops as torch sees them: schema, fake, autograd, torch.compile, and dispatch when a table lies elsewhere."""
+"""Registration with torch: schema, fake, autograd, torch.compile, and dispatch for a table on another device."""
 
 import shutil
 from collections.abc import Callable
@@ -231,7 +231,7 @@ def test_compiled_halo() -> None:
 
 
 def test_table_in_host_memory_beside_a_gpu_runs_on_the_gpu() -> None:
-    """Without a GPU, on descriptions of tensors: rows on cuda, table on the CPU, result on cuda."""
+    """With fake tensors, without a GPU: rows on cuda and a table on the CPU give a result on cuda."""
     with FakeTensorMode():
         table = torch.empty(100, 8)
         index = torch.empty(7, dtype=torch.int64, device="cuda")
@@ -247,7 +247,7 @@ def test_table_in_host_memory_beside_a_gpu_runs_on_the_gpu() -> None:
 
 
 def test_dispatcher_prefers_the_gpu() -> None:
-    """What decides it: the dispatcher takes the highest backend among all arguments, and CUDA stands above the CPU."""
+    """The dispatcher takes the highest backend among all arguments, and CUDA is above the CPU."""
     cpu, gpu = (torch._C.DispatchKeySet(k) for k in (torch._C.DispatchKey.CPU, torch._C.DispatchKey.CUDA))
     assert (cpu | gpu).highestPriorityTypeId() == torch._C.DispatchKey.CUDA
 
