@@ -172,7 +172,7 @@ def dense_adjacency(trainer: Trainer) -> Tensor:
 def test_tables_on_disk_are_refused_for_gradients(tmp_path: Path) -> None:
     trainer = Trainer(settings(history="disk"), small(), folder=tmp_path / "history")
     trainer.begin()
-    with pytest.raises(ValueError, match=r"history is disk; .* give --history device"):
+    with pytest.raises(ValueError, match=r"history is disk, .* give --history device"):
         gradients_of(trainer)
     trainer.close()
 

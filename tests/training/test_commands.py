@@ -10,15 +10,14 @@ import pytest
 
 from rest_triton.prepare import main
 
-from .commands import here, run
+from .commands import here
 
 SMALL = "synthetic:nodes=1500,edges=12000,features=16,classes=4"
 
 
 def test_prepare(tmp_path: Path) -> None:
-    """In a process of its own, then once more in this one."""
     arguments = ["--dataset", SMALL, "--num-parts", "6", "--method", "stream"]
-    first = run("-m", "rest_triton.prepare", *arguments, cwd=tmp_path)
+    first = here(main, *arguments, cwd=tmp_path)
     assert first.returncode == 0 and first.stderr == ""
     assert "1,500 nodes, 1" in first.stdout and "degree: mean 8.0" in first.stdout and "6 clusters by stream" in first.stdout
     assert (tmp_path / "data" / "prepared").is_dir() and len(list((tmp_path / "data" / "partitions").iterdir())) == 1
