@@ -53,7 +53,7 @@ print(json.dumps(dict(
 
 
 class Environment:
-    """A new environment that borrows the packages of this one."""
+    """A new environment that sees the packages of this one."""
 
     def __init__(self, folder: Path) -> None:
         venv.create(folder, symlinks=True)

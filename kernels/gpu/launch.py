@@ -103,14 +103,15 @@ def attention_settings(heads: int, channels: int, align: int, *dtypes: torch.dty
     block_h = min(next_power_of_2(heads), max(32 * LANE_BYTES // max(items) // block_c, 1))
     block_d = block_h * block_c
     warps = min(max(block_d // 512, 1), 8)
-    fitting = previous_power_of_2(warps * SPMM_TILE_BYTES // (block_d * sum(items)) or 1)
+    # In registers elements are float32, whatever they are in memory, and products beside them.
+    fitting = previous_power_of_2(warps * SPMM_TILE_BYTES // (block_d * max(sum(items), 4)) or 1)
     # Loads narrower than 16 bytes take more registers for their addresses: as many loads, not as many bytes. AMD keeps
     # what all 64 lanes share, such as hashes of edges, in scalar registers, of which there are few.
     align = align if block_c == channels else min(items)
     if align < LANE_BYTES:
         fitting = min(fitting, max(fitting * align // LANE_BYTES, 4) * 32 // lanes)
     k = max(min(fitting, 32), 2)
-    return Settings(registers=128, vgprs=128, num_warps=warps, fused=False, BLOCK_D=block_d, BLOCK_H=block_h, K=k)
+    return Settings(registers=128, vgprs=144, num_warps=warps, fused=False, BLOCK_D=block_d, BLOCK_H=block_h, K=k)
 
 
 def copy_settings(width: int, vector: int) -> Settings:

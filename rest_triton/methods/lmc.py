@@ -85,7 +85,7 @@ class LMC(GAS):
         )  # fmt: skip
         if not z.requires_grad:
             return z
-        streams, history, rows, kept = ctx.streams, ctx.history, ctx.block.rows, list[Tensor]()
+        history, rows, kept = ctx.history, ctx.block.rows, list[Tensor]()
 
         # The op's backward runs between these two, on the same stream: a row of Q is read before it is written.
         def before(grad: Tensor) -> Tensor:
@@ -93,7 +93,6 @@ class LMC(GAS):
             return kept[-1]
 
         def after(grad: Tensor) -> Tensor:
-            streams.submit(streams.current, lambda: None, reads=[source.resource])
             found = kept.pop()
             if ctx.recording:
                 # Autograd may add to a gradient in place, while another stream still copies it.

@@ -360,17 +360,17 @@ def test_refreshes_with_backward_are_sweeps(model: str) -> None:
 
 def refusals() -> Iterator[tuple[dict[str, Any], str]]:
     for model in ("gat", "pna"):
-        yield dict(method="lmc", model=model), f"method is lmc with model {model}, which does not sum over neighbours"
+        yield dict(method="lmc", model=model), f"method is lmc, but model {model} does not sum over neighbours"
     yield (
         dict(method="gas+rest", gradient_frequency=1),
-        "method gas.rest, which has no tables of gradients; give --method lmc",
+        "gradient_frequency is 1, but method gas.rest has no tables of gradients; give --method lmc",
     )
-    yield dict(method="lmc", gradient_frequency=1), "method lmc, which has no refresh batches that run backward"
-    yield dict(method="lmc+rest-is", gradient_frequency=1), "lmc.rest-is, which has no refresh batches that run backward"
+    yield dict(method="lmc", gradient_frequency=1), "method lmc has no refreshes that run backward"
+    yield dict(method="lmc+rest-is", gradient_frequency=1), "lmc.rest-is has no refreshes that run backward"
     lmc = dict(method="lmc+rest", gradient_frequency=3)
-    yield lmc | dict(frequency=2), "gradient_frequency is 3 with frequency 2: .* give --gradient-frequency 0 to 2"
-    yield lmc | dict(frequency="auto"), "with frequency auto, which has no number of batches"
-    yield lmc | dict(refresh_batch="full"), "with refresh_batch full, which has no number of batches"
+    yield lmc | dict(frequency=2), "gradient_frequency is 3, but frequency is 2; give --gradient-frequency 0 to 2"
+    yield lmc | dict(frequency="auto"), "frequency auto has no fixed number of batches"
+    yield lmc | dict(refresh_batch="full"), "refresh_batch full has no fixed number of batches"
 
 
 @pytest.mark.parametrize(("given", "message"), list(refusals()))

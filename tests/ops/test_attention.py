@@ -112,7 +112,7 @@ class Problem:
         return grad.to(F32).to(out)
 
     def largest_product(self) -> float:
-        """What |<grad, src>| of an edge and a head can be."""
+        """A bound of |<grad, src>| of an edge and a head."""
         heads, dropout = self.tensors["row_score"].shape[1], self.options["dropout"]
         sources = torch.cat([self.tensors[name].double() for name in ("x", "history") if name in self.tensors])
         grad = self.grad(torch.empty(len(self.rows), sources.shape[1], dtype=torch.float64))
@@ -159,7 +159,7 @@ def against_the_definition(task: Problem, place: torch.device) -> None:
         plain, truth = task.run(None, CPU), task.run(torch.float64, CPU)
     assert got.keys() == plain.keys()
     for key in got:
-        # The gradient of a score is what an edge's <grad, src> differs by from the mean of its row.
+        # The gradient of a score is the difference of an edge's <grad, src> from the mean of its row.
         terms = task.largest_product() if "score" in key else 0.0
         assert_within_budget(key, got[key], plain[key], truth[key], terms)
 
@@ -171,7 +171,7 @@ def test_against_the_definition(name: str, place: torch.device) -> None:
 
 @pytest.mark.parametrize("name", ["3x1", "4x32", "everything", "no-history", "no-x", "staging-slots", "dropout-named"])
 def test_definition_against_loops(name: str) -> None:
-    """The definition itself, against the formula written as loops over Python numbers."""
+    """The definition equals the formula as loops over Python numbers."""
     case = CASES[name]
     task = problem(case)
     with use_backend("torch"):
@@ -221,7 +221,7 @@ def test_gradcheck_of_the_definition(name: str) -> None:
 
 @pytest.mark.parametrize("heads", [1, 4])
 def test_against_gatconv(heads: int, place: torch.device) -> None:
-    """On a whole graph with self-loops, all rows fresh: PyG's layer, result and the gradients of its parameters."""
+    """Result and gradients of the parameters equal those of PyG's layer on a whole graph with self-loops."""
     pyg = pytest.importorskip("torch_geometric.nn")
     torch.manual_seed(3)
     n, channels = 40, 6
@@ -251,7 +251,7 @@ def test_a_hub_of_degree_10000(heads: int, channels: int, dropout: float) -> Non
 
 
 def test_a_hub_whose_scores_rise() -> None:
-    """Each window of the row has larger scores than all before: what was summed is scaled down every time."""
+    """Each window of the row has larger scores than all before, so that the sums are rescaled every time."""
     task = problem(Case(graph="star", n=5001, share=1.0, history=None, heads=2))
     task.tensors["x_score"][task.rows.argsort()] = torch.linspace(-30, 30, 5001)[:, None].expand(-1, 2).clone()
     against_the_definition(task, CPU)
@@ -311,7 +311,7 @@ def test_rows_without_neighbours_are_zero(place: torch.device) -> None:
 
 
 def test_dropout_leaves_its_share_of_every_head() -> None:
-    """All rows are ones: a head's result is the sum of its alphas that passed, 1 on average."""
+    """With rows of ones a head's result is the sum of its kept alphas, which is 1 on average."""
     rowptr, col = KINDS["star"](4001)
     zero = torch.zeros(1, dtype=torch.int64)
     position = ~torch.arange(4001, dtype=torch.int32)
@@ -323,7 +323,7 @@ def test_dropout_leaves_its_share_of_every_head() -> None:
 
 
 def test_rows_of_other_nodes_are_not_read(place: torch.device) -> None:
-    """Only neighbours are touched: NaN everywhere else in x, history and their scores changes nothing."""
+    """Only neighbours are read: NaN in all other rows of x, history and their scores has no effect."""
     task = problem(PLAIN)
     edges = torch.cat([torch.arange(int(task.adj.rowptr[g]), int(task.adj.rowptr[g + 1])) for g in task.rows])
     read = task.position[task.adj.col[edges].long()].long()
@@ -337,7 +337,7 @@ def test_rows_of_other_nodes_are_not_read(place: torch.device) -> None:
 
 
 def test_gradients_of_some_inputs_only(place: torch.device) -> None:
-    """row_score alone needs no reverse; the others come one by one as they come together."""
+    """Gradients of one input equal those of all inputs together. row_score alone needs no reverse."""
     task = problem(PLAIN)
     full = task.run(None, place)
     grad = task.grad(full["out"])
@@ -375,15 +375,15 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "rows-int32": ({"rows": TASK.rows.int()}, TypeError, "rows is int32; it must be int64"),
     "position-short": ({"position": TASK.position[1:]}, ValueError, "position has shape [39]; dimension 0 must be 40"),
     "no-source": (dict.fromkeys(("x", "x_score", "history", "history_score")), ValueError, "x and history are both None"),
-    "x-alone": ({"x_score": None}, ValueError, "x and x_score belong together: pass both, or None for both"),
-    "history-alone": ({"history": None}, ValueError, "history and history_score belong together"),
+    "x-alone": ({"x_score": None}, ValueError, "only one of x and x_score is given; pass both or none"),
+    "history-alone": ({"history": None}, ValueError, "only one of history and history_score is given"),
     "x-float64": ({"x": TASK.tensors["x"].double()}, TypeError, "x is float64; it must be float32 or bfloat16"),
     "score-int": ({"x_score": TASK.tensors["x_score"].int()}, TypeError, "x_score is int32"),
     "widths": ({"history": TASK.tensors["history"][:, 1:]}, ValueError, "history has shape [40, 31]; dimension 1 must be"),
     "heads": ({"x_score": TASK.tensors["x_score"][:, 1:]}, ValueError, "x_score has shape [40, 3]; dimension 1 must be 4"),
     "uneven": (
         {name: TASK.tensors[name][:, :3] for name in ("x_score", "row_score", "history_score")}, ValueError,
-        "rows of 32 elements cannot be shared by 3 heads; the width must be a multiple of them",
+        "rows of 32 elements cannot be split into 3 heads; the width must be a multiple of heads",
     ),
     "score-rows": ({"history_score": TASK.tensors["history_score"][1:]}, ValueError, "must be 40, one per row of"),
     "row-score-rows": ({"row_score": TASK.tensors["row_score"][1:]}, ValueError, "dimension 0 must be 40, one per row"),
@@ -404,7 +404,7 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     ),
     "no-mirror": (
         {"adj": TASK.adj.undirected(), "x": WITH_GRAD, "dropout": 0.5}, ValueError,
-        "dropout needs to know the mirror of each edge; use adj.with_reverse()",
+        "dropout needs the reverse's edge ids; use adj.with_reverse()",
     ),
 }  # fmt: skip
 

@@ -13,7 +13,7 @@ from torch.nn import BatchNorm1d, Linear, ModuleList, Sequential
 
 from rest_triton.history import disk as on_disk
 from rest_triton.history import history, streams, table
-from rest_triton.methods import engine, frequency, lmc, refresh, rest, rest_is
+from rest_triton.methods import engine, frequency, refresh, rest, rest_is
 from rest_triton.nn import Context, HistoryGNN, context, inference, inputs, norm, pyg
 from rest_triton.nn.pyg import PyGLayer
 from rest_triton.sampling.batch import Batch, node_batch
@@ -69,6 +69,8 @@ CASES: dict[str, dict[str, Any]] = {
     ),
     "pna, running statistics": dict(model="pna", **REST, refresh_mode="eval", batch_norm=True, dropout=0.3),
     "pna, far": dict(model="pna", **REST_IS, tier="far", eval_updates_history=True, evaluate=True),
+    "gat": dict(model="gat", dropout=0.0, **REST, refresh_mode="eval"),
+    "gat, far": dict(model="gat", dropout=0.0, **REST_IS, tier="far", eval_updates_history=True),
     "gin, disk": dict(model="gin", **REST, batch_norm=True, tier="disk"),
     "lmc": dict(model="gcnii", method="lmc", edge_dropout=0.3),
     "lmc, far": dict(model="gcn", method="lmc", tier="far"),
@@ -295,7 +297,6 @@ FIRST = {
     "disk": ["rest-is, running statistics, disk"],
     "inference": ["evaluation writes", "evaluation writes, plain", "pna, far", "evaluation writes, far"],
     "context": ["rest, far", "running statistics", "rest", "pna, far", "pna, running statistics"],
-    "lmc": ["bidirectional", "bidirectional, running statistics, far", "lmc, far", "bidirectional, disk"],
     "norm": ["running statistics"], "pyg": ["layers of pyg"], "history": ["tables alone"], "table": ["tables alone"],
     "engine": ["from the beginning"],
 }  # fmt: skip
@@ -340,7 +341,7 @@ def from_the_beginning(model: str, **options: Any) -> list[str]:
     return check(recording.log, known=[*run.state(), *adj, made.features.rows, made.aggregated()])
 
 
-MODULES = (history, table, on_disk, context, inputs, norm, pyg, inference, engine, refresh, rest, rest_is, lmc, frequency)
+MODULES = (history, table, on_disk, context, inputs, norm, pyg, inference, engine, refresh, rest, rest_is, frequency)
 ALL = [
     *((streams, *mutant) for mutant in mutants(streams, inside=["Streams"])),
     *((module, *mutant) for module in MODULES for mutant in mutants(module)),

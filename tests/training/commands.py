@@ -1,10 +1,12 @@
-"""Command lines on small graphs, as a person runs them."""
+"""Command lines on small graphs, in processes of their own or in this one."""
 
+import io
 import json
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -19,26 +21,40 @@ Result = subprocess.CompletedProcess[str]
 
 
 def run(*arguments: str, cwd: Path) -> Result:
-    """``python`` with these arguments. Nothing waits for a person: there is no input."""
+    """Run ``python`` with these arguments and without input."""
     return subprocess.run(
         [sys.executable, *arguments], cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120
     )
 
 
-def train(*arguments: str, cwd: Path, dataset: str = SMALL, epochs: int = 3) -> Result:
-    common = ["--dataset", dataset, *FEW, "--epochs", str(epochs)]
-    return run("-m", "rest_triton.train", *common, *arguments, cwd=cwd)
+def here(main: Callable[..., Any], *arguments: str, cwd: Path, **more: Any) -> Result:
+    """``main`` in this process, which saves the start of Python. An exception that is not SystemExit is passed on."""
+    out, err, code = io.StringIO(), io.StringIO(), 0
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        patch.chdir(cwd)
+        for name in ("train", "predict", "prepare"):
+            patch.setattr(f"rest_triton.{name}.keep_freed_memory", lambda: True)
+        try:
+            main(arguments, **more)
+        except SystemExit as end:
+            code = int(end.code or 0)
+    return Result(arguments, code, out.getvalue(), err.getvalue())
+
+
+def flags(*arguments: str, dataset: str = SMALL, epochs: int = 3) -> list[str]:
+    """Of a small training run."""
+    return ["--dataset", dataset, *FEW, "--epochs", str(epochs), *arguments]
 
 
 def side_by_side(**commands: Any) -> dict[str, Result]:
-    """The results of calls, two at a time: most of a small run is the start of Python."""
+    """The results of calls, two at a time, as a small run spends most of its time on the start of Python."""
     with ThreadPoolExecutor(2) as pool:
         begun = {name: pool.submit(command) for name, command in commands.items()}
     return {name: result.result() for name, result in begun.items()}
 
 
 def folder_in(result: Result, cwd: Path) -> Path:
-    """Where a run says that its results are."""
+    """The folder of results in a run's output."""
     assert result.returncode == 0, result.stderr
     return cwd / next(line for line in result.stdout.splitlines() if line.startswith("results in ")).split(" ", 2)[2]
 
@@ -52,7 +68,7 @@ def summary(folder: Path) -> dict[str, Any]:
 
 
 def write_graph(path: Path, *, several: bool = False) -> dict[str, Any]:
-    """An .npz whose labels can be learnt, in an order that tells nothing. Some labels of the test are not known."""
+    """An .npz with learnable labels, in random order. Some labels of test nodes are unknown."""
     draw = np.random.default_rng(0)
     kind = draw.integers(0, CLASSES, NODES)
     of_kind = [np.flatnonzero(kind == c) for c in range(CLASSES)]

@@ -1,0 +1,27 @@
+"""Methods and refreshes by the names that a configuration has for them."""
+
+from torch import Tensor
+
+from ..config import Config
+from ..data.graph import Graph
+from .base import Method
+from .full import Full
+from .gas import GAS
+from .lmc import LMC
+from .refresh import Refresh
+from .rest import REST, FullRefresh
+from .rest_is import RESTIS
+
+METHODS: dict[str, type[Method]] = {"gas": GAS, "lmc": LMC, "full": Full}
+REFRESHES: dict[str, type[Refresh]] = {"": Refresh, "rest": REST, "rest-is": RESTIS}
+
+
+def method_for(config: Config, ptr: Tensor, device: str = "cpu", graph: Graph | None = None) -> Method:
+    """The method of a configuration, without its refresh. The arguments are those of :class:`Method`."""
+    return METHODS[config.base](config, ptr, device, graph)
+
+
+def refresh_for(config: Config, method: Method) -> Refresh:
+    """The refresh of a configuration, for a method."""
+    kind = FullRefresh if config.rest == "rest" and config.refresh_batch == "full" else REFRESHES[config.rest]
+    return kind(config, method)
