@@ -79,6 +79,7 @@ CASES: dict[str, dict[str, Any]] = {
     "bidirectional": dict(model="gcn-norm", **LMC, dtype="float16"),
     "bidirectional, running statistics, far": dict(model="gcn-norm", **LMC, refresh_mode="eval", tier="far"),
     "bidirectional, disk": dict(model="appnp", **LMC, tier="disk"),
+    "bidirectional, exact input": dict(model="appnp", **LMC, input="exact"),
     "narrow": dict(model="gcn-norm", **REST_IS, dtype="bfloat16", amp=True),
 }
 
@@ -296,7 +297,8 @@ SCENES = [
 FIRST = {
     "disk": ["rest-is, running statistics, disk"],
     "inference": ["evaluation writes", "evaluation writes, plain", "pna, far", "evaluation writes, far"],
-    "context": ["rest, far", "running statistics", "rest", "pna, far", "pna, running statistics"],
+    "context": ["rest, far", "running statistics", "rest", "pna, far", "pna, running statistics", "bidirectional",
+        "bidirectional, exact input"],
     "norm": ["running statistics"], "pyg": ["layers of pyg"], "history": ["tables alone"], "table": ["tables alone"],
     "engine": ["from the beginning"],
 }  # fmt: skip
