@@ -45,7 +45,8 @@ class REST(Refresh):
                 break
             done += 1
             # Those with backward come last: their forward reads the freshest rows.
-            backward = done > self.config.refreshes - self.config.gradient_frequency
+            wanted = self.config.gradient_frequency
+            backward = wanted > 0 and done > self.config.refreshes - wanted
             engine.refresh(refresh_batch, step, draw=done, training=self.training, backward=backward)
             self._wrote(refresh_batch, step)
         self.refreshes = (self.refreshes or 0) + done
