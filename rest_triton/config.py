@@ -31,8 +31,9 @@ def _option(default: Any, text: str, *, group: str, choices: Sequence[str] = (),
 
 
 MODELS = ("gcn", "appnp", "gcnii", "gat", "gin", "pna")
-BASES = ("gas", "full")  # a method is one of these,
+BASES = ("gas", "graphfm", "full")  # a method is one of these,
 TABLELESS = ("full",)
+ATTENDING = ("gat", "pna")  # models that do not sum over neighbours
 REFRESHES = ("rest", "rest-is")  # or one that has tables, a + and one of these
 METHODS = (*BASES, *(f"{base}+{refresh}" for base in BASES if base not in TABLELESS for refresh in REFRESHES))
 AUTO = "auto"
@@ -84,8 +85,8 @@ class Config:
     mlp_layers: int = _option(2, "APPNP: linear layers of its MLP", least=1, group="model", only=APPNP)
 
     method: str = _option(
-        "gas", "histories as they are, refreshed by REST or by REST-IS; or all nodes in one batch, without any",
-        choices=METHODS, group="method",
+        "gas", "gas: histories as they are; graphfm: moved by each batch, too; both refreshed by REST or by REST-IS; "
+        "full: all nodes in one batch, without any", choices=METHODS, group="method",
     )  # fmt: skip
     frequency: int | str = _option(
         1, "REST: refreshes per step; auto: as many as keep rows young; REST-IS: pieces in which a halo is refreshed",
@@ -109,6 +110,10 @@ class Config:
     refresh_mode: str = _option(
         "train", "refresh with dropout and batch statistics, or without", choices=("train", "eval"), group="method",
         only=REFRESHED,
+    )  # fmt: skip
+    push_momentum: float = _option(
+        0.1, "graphfm: how far the histories of a batch's neighbours move towards what follows from the batch alone",
+        least=0, most=1, group="method", only=("base", ("graphfm",)),
     )  # fmt: skip
     input: str = _option(
         "cached", "what a model makes of neighbours' features alone: from a table, or computed anew, with gradient",
@@ -173,6 +178,11 @@ class Config:
             raise UserError(
                 f"frequency is {self.frequency} with refresh_batch full: one pass makes every row fresh, and the weights do "
                 "not move before the next; give --frequency 1"
+            )
+        if self.base == "graphfm" and self.model in ATTENDING:
+            raise UserError(
+                f"method is {self.method} with model {self.model}, which does not sum over neighbours: graphfm has no push "
+                "for it; give --method gas, or --model gcn, appnp, gcnii or gin"
             )
         if self.model == "gcn" and self.input == "exact" and not self.linear:
             raise UserError(

@@ -49,7 +49,7 @@ class DiskTable(Table):
             raise
         return cls(name, rows, stamp, files)
 
-    def push(self, streams: Streams, batch: Batch, h: Tensor, step: int, momentum: float) -> None:
+    def push(self, streams: Streams, batch: Batch, h: Tensor, step: int | None, momentum: float) -> None:
         copied = Resource("rows on their way to disk")
         # From a GPU rows and ids come by way of the host's memory; on a CPU they are there.
         here, ids = streams.submit(

@@ -110,8 +110,10 @@ class History:
         other._scratch = scratch
         return other
 
-    def push(self, table: int, batch: Batch, h: Tensor, step: int, *, momentum: float = 1.0) -> None:
+    def push(self, table: int, batch: Batch, h: Tensor, step: int | None, *, momentum: float = 1.0) -> None:
         """Write the rows of a batch: ``(1 - momentum) * rows[batch] + momentum * h``, stamped with ``step``.
+
+        Without a step they keep their stamps: ages say when a row was last computed from all of its neighbours.
 
         ``h``, [R, D], must not be changed afterwards: the write may happen later.
         """

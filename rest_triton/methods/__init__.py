@@ -6,11 +6,12 @@ from ..config import Config
 from .base import Method
 from .full import Full
 from .gas import GAS
+from .graphfm import GraphFM
 from .refresh import Refresh
 from .rest import REST, FullRefresh
 from .rest_is import RESTIS
 
-METHODS: dict[str, type[Method]] = {"gas": GAS, "full": Full}
+METHODS: dict[str, type[Method]] = {"gas": GAS, "graphfm": GraphFM, "full": Full}
 REFRESHES: dict[str, type[Refresh]] = {"": Refresh, "rest": REST, "rest-is": RESTIS}
 
 
@@ -25,4 +26,6 @@ def refresh_for(config: Config, method: Method) -> Refresh:
     return kind(config, method)
 
 
-__all__ = ["GAS", "METHODS", "REFRESHES", "REST", "RESTIS", "Full", "Method", "Refresh", "method_for", "refresh_for"]
+__all__ = [
+    "GAS", "METHODS", "REFRESHES", "REST", "RESTIS", "Full", "GraphFM", "Method", "Refresh", "method_for", "refresh_for",
+]  # fmt: skip

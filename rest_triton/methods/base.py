@@ -6,6 +6,7 @@ A method overrides only what it does otherwise than GAS. The hooks, in the order
     aggregate(ctx, …)              how a layer reads the neighbours of its rows
     transforms_first(ctx, …)       whether a layer multiplies before it aggregates
     loss(graph, batch, device)     the loss of the batch's result
+    after_layer(ctx)               what follows a layer whose output is recorded; keeps_inputs: whether it reads the input
     after_backward(ctx)            what follows the gradients: tables of gradients, scores of nodes
     scale                          by which gradients are multiplied before they are clipped
 
@@ -40,6 +41,7 @@ class Method(ABC):
     """
 
     scale = 1.0
+    keeps_inputs = False
 
     def __init__(self, config: Config, ptr: Tensor, device: str) -> None:
         self.config, self.ptr, self.device = config, ptr, device
@@ -71,6 +73,9 @@ class Method(ABC):
     def loss(self, graph: Graph, batch: Batch, device: torch.device) -> Loss:
         """The loss of a batch's result; the function returns None for a batch without a training node."""
         return mean_loss(graph, batch, device)
+
+    def after_layer(self, ctx: Context) -> None:  # noqa: B027
+        """Runs when a layer's output is recorded, before the next layer reads its neighbours."""
 
     def after_backward(self, ctx: Context) -> None:  # noqa: B027 (most methods need nothing)
         """Runs between backward and the update of the weights."""

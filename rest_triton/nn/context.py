@@ -33,6 +33,13 @@ class Reader(Protocol):
     def transforms_first(self, ctx: "Context", width: int, result: int) -> bool:
         """Whether a layer multiplies by its weight before it aggregates."""
 
+    @property
+    def keeps_inputs(self) -> bool:
+        """Whether :meth:`after_layer` reads the input of the layer."""
+
+    def after_layer(self, ctx: "Context") -> None:
+        """Runs when a layer's output is recorded, before the next layer reads its neighbours."""
+
 
 class Context:
     """One forward of one batch.
@@ -74,10 +81,12 @@ class Context:
         self.pulled, self.copies, self.copies_at = pulled, copies, copies_at
         self.statistics, self.probe = statistics, probe
         self.whole_graph = len(batch) == inputs.adj.num_nodes
+        self.model: HistoryGNN | None = None  # from begin() on
         self.layer, self.num_layers = -1, 0  # -1: before the first
         self.feature_dropout = 0.0
         self._h: Tensor | None = None
         self._h0: Tensor | None = None
+        self.kept: dict[str, Tensor] = {}  # what the reader needs again in this forward
         self.adj = inputs.adj if batch.adj is None else batch.adj
         self.block = batch.block(-1)
         self._halos: dict[tuple[int, int], Tensor] = {}  # of blocks, by their sizes
@@ -103,7 +112,7 @@ class Context:
 
     def begin(self, model: "HistoryGNN") -> None:
         """Encode features, where the model does, and record or recompute them for neighbours."""
-        self.num_layers, self.feature_dropout = model.num_layers, model.feature_dropout
+        self.model, self.num_layers, self.feature_dropout = model, model.num_layers, model.feature_dropout
         if not model.encodes:
             return
         seeds = self._seeds
@@ -135,6 +144,7 @@ class Context:
         """End a layer: its output is recorded, if it was not, and becomes the input of the next."""
         if not self._recorded and self.layer + 1 < self.num_layers:
             self.record(self.layer + 1, h)
+        self.reader.after_layer(self)
         self._h = h
 
     def result(self, model: "HistoryGNN") -> Tensor | None:
@@ -163,7 +173,8 @@ class Context:
 
     def release(self) -> None:
         """Free the input of the layer, which is not used any more: in a full batch it is as large as a table."""
-        self._h = None
+        if not self.reader.keeps_inputs:
+            self._h = None
 
     def propagate(self, *, residual: Tensor | None = None, alpha: float = 0.0) -> Tensor:
         """[R, D]: ``(1 - alpha) * A h + alpha * residual``: the layer's input aggregated over all neighbours."""
@@ -271,16 +282,17 @@ class Context:
 
         return self.streams.submit(self.streams.current, rows, reads=[source.resource])
 
-    def source(self) -> Rows | None:
-        """Where the layer's input of nodes outside of the batch is read; None if there are no such nodes."""
-        number = self.inputs.number(self.layer)
+    def source(self, layer: int | None = None) -> Rows | None:
+        """Where the input of a layer, by default of this one, is read outside of the batch; None if nothing is read there."""
+        layer = self.layer if layer is None else layer
+        number = self.inputs.number(layer)
         if self.whole_graph or number is None:
             return None
         if self.pulled is not None and (pulled := self.pulled[number]) is not None:
             return pulled
         if backend.debugging() and number not in self._sources:
             self.history.refuse_unwritten(number, self.halo)
-        return self._pull(number, self.block)
+        return self._pull(number, self.batch.block(layer))
 
     def _pull(self, number: int, block: Block) -> Rows:
         if number not in self._sources:

@@ -257,8 +257,13 @@ def _step(run: Run) -> Iterator[Array]:
     size += 4 * rows * run.z.edges // run.z.nodes * model.edges
     why = f"for backward, of {rows:,} rows" + f" and perhaps {halo:,} around them" * (halo > 0)
     yield Array("activations", run.here, size, why, "step")
-    refresh = 4 * run.refreshed * 3 * max(model.tables, default=0)
+    widest = max(model.tables, default=0)
+    refresh = 4 * run.refreshed * 3 * widest
     yield Array("a refresh", run.here, refresh, f"{run.refreshed:,} rows without gradients", "step")
+    pushed = run.halo * (run.s.base == "graphfm" and run.s.push_momentum > 0)
+    first = (model.tables[0] if model.encodes else run.z.features) * bool(model.tables)
+    push = 4 * pushed * (2 * widest + max(widest, first))
+    yield Array("a push", run.here, push, f"perhaps {pushed:,} rows around a batch, without gradients", "step")
 
 
 def _prepare(run: Run) -> Iterator[Array]:
