@@ -283,7 +283,7 @@ class Context:
         return self.streams.submit(self.streams.current, rows, reads=[source.resource])
 
     def source(self, layer: int | None = None) -> Rows | None:
-        """Where the input of a layer, by default of this one, is read outside of the batch; None if nothing is read there."""
+        """Where the input of a layer (default: this one) is read outside of the batch; None if nothing is read there."""
         layer = self.layer if layer is None else layer
         number = self.inputs.number(layer)
         if self.whole_graph or number is None:
