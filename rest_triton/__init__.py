@@ -1,6 +1,6 @@
 """Training of graph neural networks with historical embeddings, and REST, on fused kernels.
 
-The names below are imported when they are first used: ``import rest_triton`` alone imports neither torch nor numba.
+Names are imported on first use: ``import rest_triton`` imports neither torch nor numba.
 """
 
 from importlib import import_module

@@ -1,165 +1,112 @@
-"""What a run is asked to do: one dataclass. Defaults, then a recipe, then flags; the later one counts.
+"""The configuration of a run, as one dataclass. Recipes override defaults, and flags override recipes.
 
-Nothing of torch is imported here: a configuration can be checked anywhere.
+This module does not import torch, so that commands check flags quickly.
 """
 
 import argparse
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import MISSING, Field, asdict, dataclass, field, fields, replace
+from dataclasses import MISSING, Field, dataclass, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from .methods.options import (
+    METHODS,
+    TABLES,
+    GraphFMOptions,
+    MethodOptions,
+    RefreshOptions,
+    TableOptions,
+    refuse_method,
+    refuse_model,
+    refuse_refresh,
+)
 from .utils.errors import UserError, did_you_mean
+from .utils.options import option
 
 RECIPES = Path(__file__).parent / "recipes"
-KINDS: dict[type, tuple[str, str]] = {  # what people call them, and what stands for one in the list of flags
+KINDS: dict[type, tuple[str, str]] = {  # the type's name in messages, and the placeholder in the list of flags
     int: ("a whole number", "N"), float: ("a number", "X"), bool: ("true or false", ""), str: ("text", "NAME"),
 }  # fmt: skip
 
 
-def _option(default: Any, text: str, *, group: str, choices: Sequence[str] = (), least: float | None = None,
-            most: float | None = None, word: str = "", only: tuple[str, Sequence[str]] | None = None) -> Any:  # fmt: skip
-    """A field with what the command line and the checks need to know of it. word: what may stand instead of a number;
-    only: another setting, and the values of it with which this one means something."""
-    known = dict(help=text, choices=tuple(choices), least=least, most=most, group=group, word=word, only=only)
-    return field(default=default, metadata=known)
-
-
+GROUPS = ("data", "model", "method", "training", "results")  # of flags, in the order of --help
 MODELS = ("gcn", "appnp", "gcnii", "gat", "gin", "pna")
-BASES = ("gas", "graphfm", "full")  # a method is one of these,
-TABLELESS = ("full",)
-ATTENDING = ("gat", "pna")  # models that do not sum over neighbours
-REFRESHES = ("rest", "rest-is")  # or one that has tables, a + and one of these
-METHODS = (*BASES, *(f"{base}+{refresh}" for base in BASES if base not in TABLELESS for refresh in REFRESHES))
-AUTO = "auto"
-RENAMED = {"parts": "num_parts", "per_batch": "batch_size"}  # settings of before: files that have them are still read
+RENAMED = {"parts": "num_parts", "per_batch": "batch_size"}  # old names of settings, which are still read from files
 
-# With what a setting means something: another one, or a part of the method, and its values.
-TABLES = ("base", tuple(base for base in BASES if base not in TABLELESS))
-REFRESHED, REST = ("rest", REFRESHES), ("rest", ("rest",))
-AUTOMATIC = ("frequency", (AUTO,))
 APPNP, GCNII = ("model", ("appnp",)), ("model", ("gcnii",))
 
 
-@dataclass(frozen=True)
-class Config:
-    """All settings of a run. What makes no sense is refused when it is made, by name.
+@dataclass(frozen=True, kw_only=True)
+class Config(RefreshOptions, GraphFMOptions, TableOptions, MethodOptions):
+    """All settings of a run. The constructor refuses invalid values and combinations.
 
     Example::
 
         config = Config.of(recipe="products_gcn", method="gas+rest", frequency=2)
     """
 
-    dataset: str = _option(
+    dataset: str = option(
         MISSING, "a name such as products; synthetic:<shape>[@scale]; or the path of an .npz", group="data"
     )
-    root: str = _option("data", "folder for downloads, prepared graphs and clusters", group="data")
-    split: int = _option(0, "which split, of data sets that have several", least=0, group="data")
-    num_parts: int = _option(40, "clusters that the graph is divided into", least=1, group="data")
-    batch_size: int = _option(5, "clusters in a batch", least=1, group="data", only=TABLES)
-    partition: str = _option("metis", "how the graph is divided", choices=("metis", "stream", "random"), group="data")
+    root: str = option("data", "folder for downloads, prepared graphs and clusters", group="data")
+    split: int = option(0, "which split, of data sets that have several", least=0, group="data")
+    num_parts: int = option(40, "clusters that the graph is divided into", least=1, group="data")
+    batch_size: int = option(5, "clusters in a batch", least=1, group="data", only=TABLES)
+    partition: str = option("metis", "how the graph is divided", choices=("metis", "stream", "random"), group="data")
 
-    model: str = _option("gcn", f"one of {', '.join(MODELS)}", group="model")
-    num_layers: int = _option(3, "layers, or propagations of APPNP", least=1, group="model")
-    hidden_channels: int = _option(256, "width of hidden layers", least=1, group="model")
-    dropout: float = _option(0.0, "share of activations that are left out in training", least=0, most=1, group="model")
-    drop_input: bool = _option(False, "dropout of the features, too", group="model")
-    batch_norm: bool = _option(False, "BatchNorm after every layer but the last", group="model")
-    residual: bool = _option(
+    model: str = option("gcn", f"one of {', '.join(MODELS)}", group="model")
+    num_layers: int = option(3, "layers, or propagations of APPNP", least=1, group="model")
+    hidden_channels: int = option(256, "width of hidden layers", least=1, group="model")
+    dropout: float = option(0.0, "probability of dropout of activations", least=0, most=1, group="model")
+    drop_input: bool = option(False, "dropout of the features, too", group="model")
+    batch_norm: bool = option(False, "BatchNorm after every layer but the last", group="model")
+    residual: bool = option(
         False, "GCN, GCNII: add each layer's input to its output", group="model", only=("model", ("gcn", "gcnii"))
     )
-    linear: bool = _option(
+    linear: bool = option(
         False, "GCN: linear layers before the first and after the last aggregate", group="model", only=("model", ("gcn",))
     )
-    alpha: float = _option(
+    alpha: float = option(
         0.1, "APPNP, GCNII: share of the first embedding", least=0, most=1, group="model", only=("model", ("appnp", "gcnii"))
     )
-    theta: float = _option(0.5, "GCNII: how much its weights count", least=0, group="model", only=GCNII)
-    shared_weights: bool = _option(True, "GCNII: one weight for neighbours and first embedding", group="model", only=GCNII)
-    heads: int = _option(8, "GAT: attention heads of hidden layers", least=1, group="model", only=("model", ("gat",)))
-    mlp_layers: int = _option(2, "APPNP: linear layers of its MLP", least=1, group="model", only=APPNP)
+    theta: float = option(0.5, "GCNII: how much its weights count", least=0, group="model", only=GCNII)
+    shared_weights: bool = option(True, "GCNII: one weight for neighbours and first embedding", group="model", only=GCNII)
+    heads: int = option(8, "GAT: attention heads of hidden layers", least=1, group="model", only=("model", ("gat",)))
+    mlp_layers: int = option(2, "APPNP: linear layers of its MLP", least=1, group="model", only=APPNP)
 
-    method: str = _option(
-        "gas", "gas: histories as they are; graphfm: moved by each batch, too; both refreshed by REST or by REST-IS; "
-        "full: all nodes in one batch, without any", choices=METHODS, group="method",
-    )  # fmt: skip
-    frequency: int | str = _option(
-        1, "REST: refreshes per step; auto: as many as keep rows young; REST-IS: pieces in which a halo is refreshed",
-        least=1, word=AUTO, group="method", only=REFRESHED,
-    )  # fmt: skip
-    target_age: float = _option(
-        4.0, "frequency auto: the mean age of rows, in steps, that is not exceeded", least=0, group="method", only=AUTOMATIC
-    )
-    target_drift: float = _option(
-        0.0, "frequency auto: instead of age, how far rows may have moved when they are written again, as a share of their "
-        "size; 0: age counts", least=0, group="method", only=AUTOMATIC,
-    )  # fmt: skip
-    refresh_batch: str = _option(
-        "same", "REST: clusters that one refresh renews: as many as a batch has, half of all, or all, by an exact pass",
-        choices=("same", "half", "full"), group="method", only=REST,
-    )  # fmt: skip
-    refresh_order: str = _option(
-        "uniform", "REST: clusters in random order, or first those that have waited longest", choices=("uniform", "oldest"),
-        group="method", only=REST,
-    )  # fmt: skip
-    refresh_mode: str = _option(
-        "train", "refresh with dropout and batch statistics, or without", choices=("train", "eval"), group="method",
-        only=REFRESHED,
-    )  # fmt: skip
-    push_momentum: float = _option(
-        0.1, "graphfm: how far the histories of a batch's neighbours move towards what follows from the batch alone",
-        least=0, most=1, group="method", only=("base", ("graphfm",)),
-    )  # fmt: skip
-    input: str = _option(
-        "cached", "what a model makes of neighbours' features alone: from a table, or computed anew, with gradient",
-        choices=("cached", "exact"), group="method", only=TABLES,
-    )  # fmt: skip
-    eval_updates_history: bool = _option(False, "evaluation writes the tables, as PyGAS does", group="method", only=TABLES)
-    history: str = _option(
-        "device", "where the tables are", choices=("device", "pinned", "disk"), group="method", only=TABLES
-    )
-    dtype: str = _option(
-        "float32", "number format of tables", choices=("float32", "bfloat16", "float16"), group="method", only=TABLES
-    )
-
-    epochs: int = _option(100, "passes over all clusters", least=1, group="training")
-    max_steps: int = _option(0, "steps in an epoch at the most; 0: as many as there are batches", least=0, group="training")
-    lr: float = _option(0.01, "learning rate of Adam", least=0, group="training")
-    reg_weight_decay: float = _option(0.0, "weight decay of hidden layers", least=0, group="training")
-    nonreg_weight_decay: float = _option(
+    epochs: int = option(100, "passes over all clusters", least=1, group="training")
+    max_steps: int = option(0, "largest number of steps in an epoch; 0: no limit", least=0, group="training")
+    lr: float = option(0.01, "learning rate of Adam", least=0, group="training")
+    reg_weight_decay: float = option(0.0, "weight decay of hidden layers", least=0, group="training")
+    nonreg_weight_decay: float = option(
         0.0, "weight decay of the rest: the last layer, or linear layers around aggregates", least=0, group="training"
     )
-    clip: float = _option(0.0, "largest norm of the gradient; 0: no limit", least=0, group="training")
-    accumulate: int = _option(1, "batches whose gradients are added up for one step", least=1, group="training")
-    edge_dropout: float = _option(0.0, "share of edges that are left out in training", least=0, most=1, group="training")
-    amp: bool = _option(False, "bfloat16 arithmetic where that is safe (on a GPU)", group="training")
-    seed: int = _option(0, "of weights, batches and dropout", least=0, most=2**63 - 1, group="training")
-    runs: int = _option(
-        1, "how many runs, from seed, seed + 1, …: mean and standard deviation are reported", least=1, group="training"
+    clip: float = option(0.0, "largest norm of the gradient; 0: no limit", least=0, group="training")
+    accumulate: int = option(1, "batches whose gradients are added up for one step", least=1, group="training")
+    edge_dropout: float = option(0.0, "probability that training leaves an edge out", least=0, most=1, group="training")
+    amp: bool = option(False, "bfloat16 arithmetic where that is safe (on a GPU)", group="training")
+    seed: int = option(0, "of weights, batches and dropout", least=0, most=2**63 - 1, group="training")
+    runs: int = option(
+        1, "runs with seeds seed, seed + 1, …; mean and standard deviation are reported", least=1, group="training"
     )
-    device: str = _option("auto", "auto takes a GPU where there is one", choices=("auto", "cpu", "cuda"), group="training")
+    device: str = option("auto", "auto takes a GPU where there is one", choices=("auto", "cpu", "cuda"), group="training")
 
-    eval_every: int = _option(1, "epochs between two exact evaluations", least=1, group="results")
-    error_every: int = _option(
-        0, "epochs between two measurements of how far histories are from the truth; 0: never", least=0, group="results"
+    eval_every: int = option(1, "epochs between two exact evaluations", least=1, group="results")
+    error_every: int = option(
+        0, "epochs between two measurements of the errors of histories; 0: never", least=0, group="results"
     )
-    run_dir: str = _option("", "folder of the run's results; default: a new one in runs/", group="results")
-    checkpoint_every: int = _option(1, "epochs between two checkpoints", least=1, group="results")
-    save_history: bool = _option(False, "keep tables in checkpoints, so that a resumed run is the same run", group="results")
-    profile: bool = _option(False, "write trace.json of the first epoch, for Perfetto or chrome://tracing", group="results")
+    run_dir: str = option("", "folder of the run's results; default: a new one in runs/", group="results")
+    checkpoint_every: int = option(1, "epochs between two checkpoints", least=1, group="results")
+    save_history: bool = option(False, "keep tables in checkpoints, so that a resumed run is the same run", group="results")
+    profile: bool = option(False, "write trace.json of the first epoch, for Perfetto or chrome://tracing", group="results")
 
     def __post_init__(self) -> None:
-        base, _, refresh = str(self.method).partition("+")
-        if base in TABLELESS and refresh in REFRESHES:
-            raise UserError(
-                f"method is {self.method!r}, but {base} has no tables to refresh; give --method {base}, or one of "
-                f"{', '.join(method for method in METHODS if '+' in method)}"
-            )
+        refuse_method(self.method)
         for f in fields(self):
             object.__setattr__(self, f.name, _checked(f, getattr(self, f.name)))
         if not self.dataset:
@@ -169,45 +116,33 @@ class Config:
                 f"batch_size is {self.batch_size}, and there are {self.num_parts} clusters; give --batch-size 1 to "
                 f"{self.num_parts}, or more --num-parts"
             )
-        if self.frequency == AUTO and self.rest != "rest":
-            raise UserError(
-                f"frequency is auto with method {self.method}, which does not choose how much it refreshes; give --method "
-                "gas+rest, or a whole number"
-            )
-        if self.rest == "rest" and self.refresh_batch == "full" and self.frequency != 1:
-            raise UserError(
-                f"frequency is {self.frequency} with refresh_batch full: one pass makes every row fresh, and the weights do "
-                "not move before the next; give --frequency 1"
-            )
-        if self.base == "graphfm" and self.model in ATTENDING:
-            raise UserError(
-                f"method is {self.method} with model {self.model}, which does not sum over neighbours: graphfm has no push "
-                "for it; give --method gas, or --model gcn, appnp, gcnii or gin"
-            )
+        refuse_model(self)
+        refuse_refresh(self)
         if self.model == "gcn" and self.input == "exact" and not self.linear:
             raise UserError(
-                "input is exact, but a GCN without --linear aggregates features first, and is exact anyway; "
-                "give --input cached"
+                "input is exact, but a GCN without --linear reads features, which are always exact; give --input cached"
             )
 
     @property
     def base(self) -> str:
-        """The method without what refreshes its tables: one of BASES."""
+        """The method without its refresh: one of BASES."""
         return self.method.partition("+")[0]
 
     @property
     def rest(self) -> str:
-        """What refreshes its tables: one of REFRESHES, or nothing."""
+        """The refresh of the method: one of REFRESHES, or an empty text."""
         return self.method.partition("+")[2]
 
     @property
     def refreshes(self) -> int:
-        """``frequency`` as a number; what it is with auto depends on the step, and 1 stands for it."""
+        """``frequency`` as a number. It is 1 for auto, which varies by step."""
         return self.frequency if isinstance(self.frequency, int) else 1
 
     def idle(self, names: Iterable[str]) -> list[str]:
-        """A line on each of these settings that changes nothing with the others as they are. A model of one's own may use
-        all of the models' settings."""
+        """A line for each of these settings that has no effect in this configuration.
+
+        A custom model may use all settings of models.
+        """
         lines = []
         for f in fields(self):
             if f.name not in names or f.metadata["only"] is None:
@@ -226,17 +161,17 @@ class Config:
 
     @classmethod
     def of(cls, recipe: str | None = None, **settings: Any) -> "Config":
-        """Defaults, then a recipe (a shipped one by its name, or the path of a YAML file), then ``settings``."""
-        read = {} if recipe is None else read_recipe(recipe)
-        return cls.from_mapping(read | settings, "these settings" if recipe is None else f"recipe {recipe}")
+        """A configuration from a recipe, a shipped one or the path of a YAML file, and ``settings``, which override it."""
+        base = {} if recipe is None else read_recipe(recipe)
+        return cls.from_mapping(base | settings, "these settings" if recipe is None else f"recipe {recipe}")
 
     @classmethod
     def from_mapping(cls, settings: Mapping[str, Any], where: str) -> "Config":
-        """Settings by name; a name that is not known is an error that says which one may be meant."""
-        known = [f.name for f in fields(cls)]
+        """A configuration from settings by name. An unknown name is an error that suggests the closest one."""
+        names = [f.name for f in settings_of(cls)]
         for name in settings:
-            if name not in known:
-                which = f"it is {RENAMED[name]!r} now" if name in RENAMED else did_you_mean(str(name), known)
+            if name not in names:
+                which = f"it is {RENAMED[name]!r} now" if name in RENAMED else did_you_mean(str(name), names)
                 raise UserError(f"{where}: {name!r} is not a setting: {which}")
         return cls(**({"dataset": ""} | dict(settings)))
 
@@ -244,13 +179,18 @@ class Config:
         return replace(self, **settings)
 
     def by_method(self, method: str) -> "Config":
-        """The same run by another method, whose options are the defaults."""
+        """The same run by another method with default options."""
         options = {f.name: f.default for f in fields(self) if f.metadata["group"] == "method"}
         return self.changed(**(options | {"method": method}))
 
     def to_yaml(self) -> str:
-        """All settings, so that the run can be repeated whatever the defaults will be."""
-        return yaml.safe_dump(asdict(self), sort_keys=False)
+        """All settings as YAML, so that the run can be repeated after defaults change."""
+        return yaml.safe_dump({f.name: getattr(self, f.name) for f in settings_of(self)}, sort_keys=False)
+
+
+def settings_of(config: "Config | type[Config]") -> "list[Field[Any]]":
+    """The fields of a configuration, group by group."""
+    return sorted(fields(config), key=lambda f: GROUPS.index(f.metadata["group"]))
 
 
 def _kind(f: "Field[Any]") -> Any:
@@ -258,18 +198,18 @@ def _kind(f: "Field[Any]") -> Any:
 
 
 def _checked(f: "Field[Any]", value: Any) -> Any:
-    """The value in the type of its field, or an error that names it and what fits."""
+    """The value, converted to the type of its field. UserError if it does not fit."""
     kind, m = _kind(f), f.metadata
     if m["word"] and value == m["word"]:
         return value
-    if kind in (int, float) and isinstance(value, str):  # from the command line; and YAML reads 5e-4 as text
+    if kind in (int, float) and isinstance(value, str):  # from the command line; YAML reads 5e-4 as text, too
         with suppress(ValueError):
             value = kind(value)
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         value = float(value)
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        other = f" or {m['word']}" if m["word"] else ""
-        raise UserError(f"{f.name} is {value!r}; it must be {KINDS[kind][0]}{other}")
+        word = f" or {m['word']}" if m["word"] else ""
+        raise UserError(f"{f.name} is {value!r}; it must be {KINDS[kind][0]}{word}")
     if m["choices"] and value not in m["choices"]:
         raise UserError(f"{f.name} is {value!r}: {did_you_mean(str(value), m['choices'])}")
     if kind is float and not math.isfinite(value):
@@ -282,22 +222,22 @@ def _checked(f: "Field[Any]", value: Any) -> Any:
 
 @cache
 def _shipped() -> dict[str, dict[str, Any]]:
-    """The settings of each shipped recipe: its model's defaults, then what its data set has instead."""
-    found = {}
+    """The settings of each shipped recipe: its model's defaults, overridden by those of its data set."""
+    shipped = {}
     for path in RECIPES.glob("*.yaml"):
         file = yaml.safe_load(path.read_text())
-        for dataset, own in file["datasets"].items():
-            found[f"{dataset}_{path.stem}"] = {"dataset": dataset, "model": path.stem} | file["defaults"] | own
-    return found
+        for dataset, overrides in file["datasets"].items():
+            shipped[f"{dataset}_{path.stem}"] = {"dataset": dataset, "model": path.stem} | file["defaults"] | overrides
+    return shipped
 
 
 def recipes() -> list[str]:
-    """The names of the shipped ones: ``<data set>_<model>``."""
+    """The names of the shipped recipes: ``<data set>_<model>``."""
     return sorted(_shipped())
 
 
 def read_recipe(name: str) -> dict[str, Any]:
-    """The settings of a recipe: a shipped one by its name, or a YAML file, whose settings may have their old names."""
+    """The settings of a recipe: the name of a shipped one, or a YAML file, in which settings may have old names."""
     if name in _shipped():
         return dict(_shipped()[name])
     path = Path(name)
@@ -315,25 +255,28 @@ def read_recipe(name: str) -> dict[str, Any]:
 
 
 def with_new_names(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings that a version of before wrote, by the names that they have now."""
+    """Settings that an older version wrote, by their current names."""
     return {RENAMED.get(name, name): value for name, value in settings.items()}
 
 
 def recipe_for(dataset: str, model: str) -> str | None:
-    """The shipped recipe for a data set and a model, if there is one: for products, ``synthetic:products@0.1`` and a
-    ``products.npz`` alike."""
+    """The shipped recipe for a data set and a model, or None.
+
+    ``products``, ``synthetic:products@0.1`` and ``products.npz`` have the same recipe.
+    """
     name = dataset.removeprefix("synthetic:").split("@")[0]
     name = Path(name).stem if name.endswith(".npz") else name
-    return found if (found := f"{name}_{model}") in recipes() else None
+    recipe = f"{name}_{model}"
+    return recipe if recipe in recipes() else None
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """A flag for every setting, ``--batch-size`` for ``batch_size``. What is not given is not in the result, and what is
-    given is text: :class:`Config` knows what fits."""
-    groups = {
-        title: parser.add_argument_group(title) for title in dict.fromkeys(f.metadata["group"] for f in fields(Config))
-    }
-    for f in fields(Config):
+    """Add a flag for every setting: ``--batch-size`` for ``batch_size``.
+
+    The parser returns only flags that were given, as text. :class:`Config` checks and converts them.
+    """
+    groups = {title: parser.add_argument_group(title) for title in GROUPS}
+    for f in settings_of(Config):
         m, kind = f.metadata, _kind(f)
         default: Any = ("on" if f.default else "off") if kind is bool else f.default
         text = m["help"] + ("" if default in (MISSING, "") else f" (default: {default})")
@@ -342,8 +285,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         if kind is bool:
             group.add_argument(flag(f.name), action=argparse.BooleanOptionalAction, **common)
         else:
-            sign = KINDS[kind][1] + (f"|{m['word']}" if m["word"] else "")
-            group.add_argument(flag(f.name), metavar="|".join(m["choices"]) or sign, **common)
+            placeholder = KINDS[kind][1] + (f"|{m['word']}" if m["word"] else "")
+            group.add_argument(flag(f.name), metavar="|".join(m["choices"]) or placeholder, **common)
 
 
 def flag(name: str) -> str:
@@ -352,15 +295,15 @@ def flag(name: str) -> str:
 
 
 def parse_flags(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> dict[str, Any]:
-    """What a command line asks for. A flag that is not known ends the program and says which one may be meant."""
+    """Options of a command line. An unknown flag ends the program with a message that suggests the closest one."""
     options, rest = parser.parse_known_args(arguments)
     if rest:
-        name, known = rest[0].partition("=")[0], [o for o in parser._option_string_actions if o.startswith("--")]
-        now = {flag(old): flag(new) for old, new in RENAMED.items()}.get(name)
-        if now in known:
-            why = f"is {now} now"
+        name, names = rest[0].partition("=")[0], [o for o in parser._option_string_actions if o.startswith("--")]
+        new_name = {flag(old): flag(new) for old, new in RENAMED.items()}.get(name)
+        if new_name in names:
+            why = f"is {new_name} now"
         elif name.startswith("-"):
-            why = f"is not a flag: {did_you_mean(name, known)}"
+            why = f"is not a flag: {did_you_mean(name, names)}"
         else:
             why = "comes after no flag; --help lists them"
         parser.exit(2, f"{name} {why}\n")
@@ -368,8 +311,10 @@ def parse_flags(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> di
 
 
 def from_flags(flags: Mapping[str, Any]) -> tuple[Config, str | None]:
-    """The configuration that flags ask for, and the recipe it is based on: the one named by ``recipe``, or the shipped one
-    for data set and model; ``none`` takes none."""
+    """(configuration of flags, name of its recipe or None).
+
+    The flag ``recipe`` names the recipe; ``none`` means no recipe. Default: the shipped one for data set and model.
+    """
     given = dict(flags)
     recipe = given.pop("recipe", None)
     if recipe is None:

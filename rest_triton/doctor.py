@@ -1,4 +1,4 @@
-"""Versions, the machine, a self-test of every kernel on every device, and the memory bandwidth.
+"""Print versions, devices and memory bandwidth, and run a self-test of every kernel on every device.
 
     python -m rest_triton.doctor
 
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
     import torch
 
 PACKAGES = ("torch", "triton", "numba", "numpy", "torch-geometric", "ogb", "pymetis")
-COPIED = 1 << 28  # bytes; more than caches hold
+COPIED = 1 << 28  # bytes; larger than caches
 
 
 def versions() -> dict[str, str]:
-    """Versions by name. Nothing is imported."""
-    found = {"python": platform.python_version(), "rest_triton": __version__}
+    """Versions of packages by name. Nothing is imported."""
+    versions = {"python": platform.python_version(), "rest_triton": __version__}
     for name in PACKAGES:
         try:
-            found[name] = importlib.metadata.version(name)
+            versions[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
-            found[name] = "not installed"
-    return found
+            versions[name] = "not installed"
+    return versions
 
 
 def devices() -> "list[torch.device]":
@@ -51,7 +51,7 @@ def describe(device: "torch.device") -> str:
 
 
 def bandwidth(device: "torch.device") -> float:
-    """Bytes read and written per second by the fastest of several copies."""
+    """Bytes that the fastest of several copies reads and writes per second."""
     import torch
 
     source = torch.ones(COPIED // 4, device=device)
@@ -75,14 +75,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name, value in versions().items():
         print(f"{name:<16}  {value}", flush=True)
     try:
-        found = devices()
+        present = devices()
     except (ImportError, OSError) as error:  # OSError: a library that torch needs is missing
         print(f"WRONG: torch cannot be imported ({error}); install it")
         return 1
     from .ops.selftest import selftest
 
     wrong = []
-    for device in found:
+    for device in present:
         print(f"{str(device).upper()}: {describe(device)}")
         print(f"  copies {bandwidth(device) / 1e9:.1f} GB/s, read and written", flush=True)
         for op, problem in selftest(device):

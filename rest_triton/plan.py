@@ -1,4 +1,4 @@
-"""Print how much memory a run takes, before anything of it is loaded.
+"""Print the memory that a run takes, without loading data.
 
 python -m rest_triton.plan --dataset papers100m --model gcn --history disk
 """
@@ -15,12 +15,12 @@ from .utils.errors import reported
 
 
 def bytes_of(text: str) -> int:
-    """``40GiB``, ``40GB``, ``512MiB`` or plain bytes."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]I?B)?", text.strip().upper())
-    if found is None:
+    """The bytes of a size such as ``40GiB``, ``40GB``, ``512MiB`` or ``1024``."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]I?B)?", text.strip().upper())
+    if match is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not a size; write it as 40GiB, 512MiB or a number of bytes")
-    prefix, base = (found[2] or "")[:1], 1024 if "I" in (found[2] or "") else 1000
-    return int(float(found[1]) * base ** " KMGT".index(prefix or " "))
+    prefix, base = (match[2] or "")[:1], 1024 if "I" in (match[2] or "") else 1000
+    return int(float(match[1]) * base ** " KMGT".index(prefix or " "))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -29,17 +29,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
         description="Print the memory that a run of rest_triton.train with the same flags would take. Nothing is loaded.",
     )  # fmt: skip
     parser.add_argument("--recipe", metavar="NAME", help="as for rest_triton.train")
-    parser.add_argument("--gpu-memory", metavar="SIZE", type=bytes_of, help="such as 40GiB; default: what is free on it")
+    parser.add_argument("--gpu-memory", metavar="SIZE", type=bytes_of, help="such as 40GiB; default: the GPU's free memory")
     add_flags(parser)
     options = parse_flags(parser, sys.argv[1:] if arguments is None else arguments)
     gpu_memory = options.pop("gpu_memory")
     with reported():
         settings, _ = from_flags(options)
         limits = limits_here(settings) | ({} if gpu_memory is None else {"GPU": gpu_memory})
-        made = plan(sizes_of(settings.dataset, settings.root), settings, limits)
-    print(made)
-    if made.too_large:
-        print(f"\n{refusal(made)}")
+        estimate = plan(sizes_of(settings.dataset, settings.root), settings, limits)
+    print(estimate)
+    if estimate.too_large:
+        print(f"\n{refusal(estimate)}")
 
 
 if __name__ == "__main__":

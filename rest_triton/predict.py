@@ -1,12 +1,12 @@
-"""Predict the classes of all nodes with a model that was trained: exact inference, layer by layer.
+"""Predict the classes of all nodes with a trained model, by exact inference.
 
     python -m rest_triton.predict --run runs/products-gcn-gas+rest-1 --out predictions.npz --embeddings
 
 The file has, in the order of the data set's nodes:
 
-    probabilities   float32 [N, C]: of each class, or of each label by itself where a node can have several
-    prediction      int64[N], or bool [N, C] where a node can have several
-    embeddings      float32 [N, D], with --embeddings: what the last layer reads
+    probabilities   float32 [N, C]: of each class, or of each label independently if nodes can have several labels
+    prediction      int64[N], or bool [N, C] if nodes can have several labels
+    embeddings      float32 [N, D], with --embeddings: the input of the last layer
 """
 
 import argparse
@@ -34,16 +34,16 @@ from .utils.progress import progress
 def predict(
     checkpoint: Path, config: Config, *, embeddings: bool = False, model: type[HistoryGNN] | None = None
 ) -> tuple[dict[str, Tensor], dict[str, float]]:
-    """({name: tensor} for all nodes in the data set's order, scores by part of the split).
+    """({name: tensor} for all nodes in the data set's order, scores by split).
 
     Args:
-        checkpoint: of the model. config: of its run, with its device settled. model: see :class:`Trainer`.
+        checkpoint: of the model. config: of its run, with the device to use. model: see :class:`Trainer`.
     """
     if model is None and config.model not in MODELS:
         raise UserError(
-            f"model is {config.model!r}, one of somebody's own; predict with its class: rest_triton.predict.main(model=…)"
+            f"model is {config.model!r}, a custom model; predict with its class: rest_triton.predict.main(model=…)"
         )
-    config = config.by_method("full")  # no tables of a run: inference has its own
+    config = config.by_method("full")  # without tables: inference uses scratch tables
     loaded = load_data(config, (model_named(config.model) if model is None else model).normalise)
     state, _ = read(checkpoint, None, loaded.fingerprint)
     trainer = Trainer(config, loaded, model)
@@ -53,7 +53,7 @@ def predict(
         hidden = inference.embeddings() if embeddings else None
     if embeddings and hidden is None:
         raise UserError("a model of one layer has no embeddings: its layer reads the features; leave --embeddings out")
-    found = scores(logits, loaded.graph)
+    metrics = scores(logits, loaded.graph)
     several = loaded.graph.multilabel
     result = {
         "probabilities": logits.sigmoid() if several else logits.softmax(1),
@@ -63,18 +63,18 @@ def predict(
         result["embeddings"] = hidden
     inverse = torch.empty_like(loaded.order)
     inverse[loaded.order] = torch.arange(len(inverse))
-    return {name: value[inverse] for name, value in result.items()}, found
+    return {name: value[inverse] for name, value in result.items()}, metrics
 
 
 def write_npz(path: Path, arrays: dict[str, Tensor]) -> None:
-    """As numpy.savez does, but all of the file or none of it, under exactly this name."""
+    """Write arrays as numpy.savez does, atomically and under exactly this name."""
     plain: dict[str, Any] = {name: tensor.numpy() for name, tensor in arrays.items()}
     with replacing(path) as file:
         np.savez(file, **plain)
 
 
 def _check(folder: Path, checkpoint: Path, out: Path) -> None:
-    """Refuse what can be refused before anything is loaded."""
+    """Check the paths before data is loaded."""
     if not (folder / "config.yaml").is_file():
         raise UserError(
             f"{folder} is not the folder of a run: it has no config.yaml; name one, such as --run runs/products-gcn-gas-1"
@@ -98,10 +98,10 @@ def main(arguments: Sequence[str] | None = None, model: type[HistoryGNN] | None 
     )
     parser.add_argument(
         "--run", type=Path, required=True, metavar="FOLDER",
-        help="of a run: its best epoch predicts; or one of its checkpoints",
+        help="folder of a run, for its best checkpoint; or one of its checkpoints",
     )  # fmt: skip
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="the .npz to write")
-    parser.add_argument("--embeddings", action="store_true", help="also write what the last layer reads")
+    parser.add_argument("--embeddings", action="store_true", help="also write the input of the last layer")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="default: %(default)s")
     parser.add_argument("--root", metavar="FOLDER", help="folder of prepared graphs; default: the run's")
     options = parser.parse_args(arguments)
@@ -116,13 +116,13 @@ def main(arguments: Sequence[str] | None = None, model: type[HistoryGNN] | None 
             )
             config = Config.of(str(folder / "config.yaml")).changed(**changes)
             with progress("predicting"):
-                result, found = predict(checkpoint, config, embeddings=options.embeddings, model=model)
+                result, metrics = predict(checkpoint, config, embeddings=options.embeddings, model=model)
                 write_npz(options.out, result)
     except KeyboardInterrupt:
         parser.exit(130, "\ninterrupted; nothing was written\n")
     shapes = ", ".join(f"{name} {list(value.shape)}" for name, value in result.items())
     print(f"{options.out}: {shapes}")
-    print(", ".join(f"{part} {100 * value:.2f} %" for part, value in found.items()) + f", by {checkpoint}")
+    print(", ".join(f"{split} {100 * value:.2f} %" for split, value in metrics.items()) + f", by {checkpoint}")
 
 
 if __name__ == "__main__":

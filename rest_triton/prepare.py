@@ -1,9 +1,8 @@
-"""Prepare a data set, and divide it into clusters, without training on it.
+"""Prepare a data set and divide it into clusters, without training.
 
     python -m rest_triton.prepare --dataset products --root data --num-parts 40
 
-What is stored below the root is all that training needs: it can be copied to a machine that has neither the data nor a
-network.
+Training needs only the files below the root. They can be copied to a machine without the data set or a network.
 """
 
 import argparse
@@ -22,7 +21,7 @@ from .utils.malloc import keep_freed_memory
 
 
 def describe(graph: Graph) -> str:
-    """A few lines about a graph, for a person."""
+    """A few lines of text about a graph."""
     degree = graph.degree
     lines = [str(graph)]
     if graph.num_nodes:
@@ -40,11 +39,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         prog="python -m rest_triton.prepare", description="Prepare a data set and its clusters.", allow_abbrev=False
     )
-    known = ", ".join(DATASETS)
-    parser.add_argument("--dataset", required=True, help=f"{known}; synthetic:<shape>[@scale]; or the path of an .npz")
+    names = ", ".join(DATASETS)
+    parser.add_argument("--dataset", required=True, help=f"{names}; synthetic:<shape>[@scale]; or the path of an .npz")
     parser.add_argument("--root", default="data", help="folder for downloads and prepared graphs (default: data)")
     parser.add_argument("--split", type=int, default=0, help="which split, of data sets that have several (default: 0)")
-    parser.add_argument("--num-parts", type=int, help="also divide it into so many clusters")
+    parser.add_argument("--num-parts", type=int, help="also divide it into this number of clusters")
     parser.add_argument("--method", choices=get_args(Method), default="metis", help="how to divide it (default: metis)")
     parser.add_argument("--seed", type=int, default=0, help="of the division (default: 0)")
     options = argparse.Namespace(**parse_flags(parser, sys.argv[1:] if arguments is None else arguments))

@@ -1,8 +1,8 @@
 """Train a graph neural network on a data set, with histories.
 
 python -m rest_triton.train --dataset products                       # GCN with GAS, by the recipe products_gcn
-python -m rest_triton.train --dataset products --method gas+rest     # and the histories refreshed
-python -m rest_triton.train --resume runs/products-gcn-gas+rest-1    # go on with a run that was stopped
+python -m rest_triton.train --dataset products --method gas+rest     # refresh the histories, too
+python -m rest_triton.train --resume runs/products-gcn-gas+rest-1    # resume a run that was stopped
 """
 
 import argparse
@@ -16,7 +16,7 @@ from .config import MODELS, Config, add_flags, flag, from_flags, parse_flags
 from .utils.errors import UserError, did_you_mean, reported
 from .utils.malloc import keep_freed_memory
 
-# Torch takes seconds to import, which a mistyped flag should not cost: what needs it is imported further down.
+# Torch takes seconds to import. Modules that need it are imported after the flags are checked.
 if TYPE_CHECKING:
     from .nn import HistoryGNN
 
@@ -27,24 +27,22 @@ def _parser(program: str) -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     parser.add_argument(
-        "--recipe", metavar="NAME", help="settings to begin with: the path of a YAML file; one of those that come along, "
-        "such as products_gcn; or none. Default: the one for data set and model, if there is one",
+        "--recipe", metavar="NAME", help="settings to begin with: the path of a YAML file, a shipped recipe such as "
+        "products_gcn, or none. Default: the shipped recipe for data set and model, if there is one",
     )  # fmt: skip
-    parser.add_argument(
-        "--resume", metavar="FOLDER", type=Path, help="go on with a run: its folder, or one of its checkpoints"
-    )
+    parser.add_argument("--resume", metavar="FOLDER", type=Path, help="resume a run: its folder, or one of its checkpoints")
     parser.add_argument("--print-config", action="store_true", help="print all settings as YAML, and do nothing else")
     add_flags(parser)
     return parser
 
 
 def _folder(run: Path) -> Path:
-    """Of a run that is named by its folder, or by one of its checkpoints."""
+    """The folder of a run, given the folder or one of its checkpoints."""
     return run.parent.parent if run.suffix == ".pt" else run
 
 
 def resumed(path: Path, flags: dict[str, Any]) -> Config:
-    """The configuration of a run that was stopped, with what may change: how long it is and what it shows."""
+    """The configuration of a stopped run with ``flags``. Only settings that do not change its results may differ."""
     folder = _folder(path)
     file = folder / "config.yaml"
     if not file.is_file():
@@ -53,7 +51,7 @@ def resumed(path: Path, flags: dict[str, Any]) -> Config:
         )
     for name in ("recipe", "run_dir"):
         if name in flags:
-            raise UserError(f"{flag(name)} is for new runs: one that goes on has its settings and its folder; leave it out")
+            raise UserError(f"{flag(name)} is for new runs: a resumed run has its settings and its folder; leave it out")
     from .training.checkpoint import FREE
 
     before = Config.of(str(file))
@@ -62,8 +60,8 @@ def resumed(path: Path, flags: dict[str, Any]) -> Config:
         old, new = getattr(before, name), getattr(after, name)
         if old != new and name not in FREE:
             raise UserError(
-                f"{flag(name)} is {new}, but {folder} was begun with {old}; of a run that goes on only "
-                f"{', '.join(flag(n) for n in sorted(FREE - {'run_dir'}))} can change: leave it out, or start a new run"
+                f"{flag(name)} is {new}, but {folder} was begun with {old}; a resumed run can change only "
+                f"{', '.join(flag(n) for n in sorted(FREE - {'run_dir'}))}: leave it out, or start a new run"
             )
     if (before.runs == 1) != (after.runs == 1):
         raise UserError(
@@ -74,20 +72,20 @@ def resumed(path: Path, flags: dict[str, Any]) -> Config:
 
 
 def main(arguments: Sequence[str] | None = None, model: "type[HistoryGNN] | None" = None) -> None:
-    """The command line. model: a class of one's own instead of ``--model``."""
+    """The command line. model: a custom class instead of ``--model``."""
     arguments = sys.argv[1:] if arguments is None else arguments
     program = "python -m rest_triton.train" if model is None else f"python {sys.argv[0]}"
     parser = _parser(program)
     flags = {name: value for name, value in parse_flags(parser, arguments).items() if value is not None}
     resume, print_config = flags.pop("resume", None), flags.pop("print_config")
     if model is not None:
-        flags["model"] = model.__name__.lower()  # in names and reports; no recipe is for it
-    folders = [] if resume is None else [_folder(resume)]  # of the run, once there is one
+        flags["model"] = model.__name__.lower()  # for names and reports; no recipe has it
+    folders = [] if resume is None else [_folder(resume)]  # the run's folder, once it exists
     try:
         with reported():
             config, recipe = from_flags(flags) if resume is None else (resumed(resume, flags), None)
             if model is None and config.model not in MODELS:
-                way_out = "" if resume is None else "; go on with a model of one's own by the program that began with it"
+                way_out = "" if resume is None else "; resume a custom model with the program that trained it"
                 raise UserError(f"model is {config.model!r}: {did_you_mean(config.model, MODELS)}{way_out}")
             if print_config:
                 print(config.to_yaml(), end="")
@@ -111,11 +109,11 @@ def main(arguments: Sequence[str] | None = None, model: "type[HistoryGNN] | None
 
 
 def _advice(folders: list[Path]) -> str:
-    """The checkpoint that a run which stopped can go on from."""
-    found = [path for folder in folders for path in folder.glob("**/checkpoints/epoch-*.pt")]
-    if not found:
+    """Advice on how to resume a run that stopped."""
+    checkpoints = [path for folder in folders for path in folder.glob("**/checkpoints/epoch-*.pt")]
+    if not checkpoints:
         return "no checkpoint had been written yet"
-    last = max(found, key=lambda path: path.stat().st_mtime_ns)
+    last = max(checkpoints, key=lambda path: path.stat().st_mtime_ns)
     return f"the last checkpoint is {last}: go on from it with --resume {shlex.quote(str(folders[0]))}"
 
 

@@ -45,5 +45,5 @@ def test_import_is_lazy() -> None:
 def test_an_unknown_name_lists_the_known_ones() -> None:
     import rest_triton
 
-    with pytest.raises(AttributeError, match="it offers APPNP, GCN"):
+    with pytest.raises(AttributeError, match="it offers APPNP, GAT"):
         _ = rest_triton.GTC

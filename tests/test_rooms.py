@@ -12,6 +12,8 @@ COMMANDS = {"train", "predict", "prepare", "plan", "doctor"}
 
 
 def room(module: str) -> str:
+    if module == "methods.options":  # settings, without torch: they are in the folder of what they are for
+        return "config"
     first = module.split(".")[0]
     return "commands" if first in COMMANDS else first
 

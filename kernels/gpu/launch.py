@@ -111,7 +111,7 @@ def attention_settings(heads: int, channels: int, align: int, *dtypes: torch.dty
     if align < LANE_BYTES:
         fitting = min(fitting, max(fitting * align // LANE_BYTES, 4) * 32 // lanes)
     k = max(min(fitting, 32), 2)
-    return Settings(registers=128, vgprs=128, num_warps=warps, fused=False, BLOCK_D=block_d, BLOCK_H=block_h, K=k)
+    return Settings(registers=128, vgprs=144, num_warps=warps, fused=False, BLOCK_D=block_d, BLOCK_H=block_h, K=k)
 
 
 def copy_settings(width: int, vector: int) -> Settings:

@@ -1,4 +1,4 @@
-"""How old the rows of a history are."""
+"""The age of a history's rows: steps since they were written."""
 
 from dataclasses import dataclass
 from itertools import pairwise
@@ -6,18 +6,18 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-NEVER = -1  # the stamp of a row that nobody has written
+NEVER = -1  # the stamp of a row that was never written
 OLDEST = 1 << 16  # steps; ages beyond it are counted as this
 
 
 @dataclass(frozen=True)
 class Ages:
-    """Ages in steps since the rows were written, of those that were.
+    """Ages of the rows that were written, in steps.
 
     Args:
-        mean: 0 if there are none. percentiles: those of 50, 90, 99 and 100 %.
+        mean: the mean age, 0 if there are no such rows. percentiles: of 50, 90, 99 and 100 %.
         histogram: int64; element 0 counts age 0, element i > 0 the ages from 2^(i-1) up to 2^i.
-        never: how many rows nobody has written.
+        never: the number of rows that were never written.
     """
 
     mean: float
@@ -27,7 +27,7 @@ class Ages:
 
 
 def ages(stamp: Tensor, step: int) -> Ages:
-    """Of rows that were written at ``stamp``, int32[K], as seen at ``step``.
+    """The ages at ``step`` of rows with these stamps, int32[K].
 
     Example::
 
@@ -39,7 +39,7 @@ def ages(stamp: Tensor, step: int) -> Ages:
         return Ages(0.0, (0, 0, 0, 0), torch.zeros(1, dtype=torch.int64), never)
     age = step - written
     if int(age.min()) < 0:
-        raise ValueError(f"rows were written at step {int(written.max())}, later than step {step}; give the step of now")
+        raise ValueError(f"rows were written at step {int(written.max())}, later than step {step}; give the current step")
     of_age = torch.bincount(age.clamp(max=OLDEST)).cpu()
     up_to = of_age.cumsum(0)
     wanted = torch.tensor([0.5, 0.9, 0.99, 1.0], dtype=torch.float64).mul(count).ceil().long()
@@ -51,5 +51,5 @@ def ages(stamp: Tensor, step: int) -> Ages:
 
 
 def mean_age(stamp: Tensor, step: int) -> float:
-    """The mean alone, in one pass: over all rows, those never written counted as written at step -1."""
+    """The mean age over all rows, in one pass. A row that was never written counts as written at step -1."""
     return step - float(stamp.sum(dtype=torch.int64)) / max(1, stamp.numel())

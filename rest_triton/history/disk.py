@@ -1,6 +1,6 @@
 """History tables in memory-mapped files: ``input-0.rows`` and ``input-0.stamps`` in a run's folder.
 
-The files belong to one run and are removed when it closes its tables. Checkpoints hold copies of their own.
+The files belong to one run and are removed when the run closes its tables. Checkpoints hold copies of the tables.
 """
 
 import errno
@@ -21,12 +21,12 @@ from .age import NEVER
 from .streams import IO, Resource, Streams
 from .table import Table
 
-CHUNK_BYTES = 64 << 20  # bytes that are fetched at a time, at the most
+CHUNK_BYTES = 64 << 20  # the most bytes that one read fetches
 WAY_OUT = "free some, put --run-dir on another disk, or give --dtype bfloat16"
 
 
 class DiskTable(Table):
-    """Rows in a mapped file. A thread of its own writes them; they are fetched on the io stream."""
+    """Rows in a mapped file. A writer thread writes them; the io stream reads them."""
 
     in_place = False
 
@@ -51,7 +51,7 @@ class DiskTable(Table):
 
     def push(self, streams: Streams, batch: Batch, h: Tensor, step: int | None, momentum: float) -> None:
         copied = Resource("rows on their way to disk")
-        # From a GPU rows and ids come by way of the host's memory; on a CPU they are there.
+        # Rows and ids on a GPU are copied to host memory first.
         here, ids = streams.submit(
             IO, lambda: (h.to("cpu", non_blocking=True), batch.on("cpu")), writes=[copied], inputs=[h, batch.rows]
         )
@@ -66,13 +66,13 @@ class DiskTable(Table):
                 gather_rows(self.rows, chunk, out=into)
 
     def close(self) -> None:
-        # The maps live as long as their tensors: a tensor that is still in use must not lose its memory.
+        # The maps live as long as their tensors, so tensors in use keep their memory.
         for file in self.files:
             file.unlink(missing_ok=True)
 
 
 def _mapped(path: Path, size: int, dtype: torch.dtype) -> Tensor:
-    """A new file of zeros as a tensor. The disk has room for all of it: a write to a map cannot be refused later."""
+    """A new file of zeros as a tensor. Its space on the disk is reserved: a write to a map cannot fail later."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o666)
     try:
         try:
@@ -91,7 +91,7 @@ def _mapped(path: Path, size: int, dtype: torch.dtype) -> Tensor:
 
 
 def require_room(folder: Path, size: int) -> None:
-    """Refuse tables of so many bytes before the first file is made."""
+    """Refuse tables of ``size`` bytes that the disk has no room for."""
     if size > shutil.disk_usage(folder).free:
         raise no_room(folder, size)
 

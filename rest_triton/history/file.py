@@ -1,7 +1,7 @@
-"""Tables in one file, for checkpoints: written and read in pieces, never twice in memory.
+"""Tables in one file, for checkpoints. They are written and read in pieces, so that memory holds them once.
 
-"rest_triton tables 1\\n", length of the header (8 bytes), header (JSON), then for each table its stamps and rows, then the
-CRC-32 of all that (4 bytes)
+The file is: "rest_triton tables 1\\n", length of the header (8 bytes), header (JSON), for each table its stamps and rows,
+CRC-32 of all bytes before (4 bytes).
 """
 
 import json
@@ -23,7 +23,7 @@ PIECE = 64 << 20  # bytes
 
 
 def save(store: "History", path: Path, step: int) -> None:
-    """Write all tables of a store, as of ``step``: all of the file or none of it."""
+    """Write all tables with the number of the step. A crash leaves the old file or the new one."""
     header = json.dumps(_describe(store) | {"step": step}).encode()
     scratch = path.with_name(f"{path.name}.partial-{os.getpid()}")
     try:
@@ -41,9 +41,9 @@ def save(store: "History", path: Path, step: int) -> None:
 
 
 def load(store: "History", path: Path, step: int) -> bool:
-    """Read tables that :func:`save` wrote into a store of the same shape. False, and nothing read, if of another step.
+    """Read the tables of a file by :func:`save`. Returns False, and reads nothing, if they are of another step.
 
-    The whole file is read and compared with its checksum before the first row is changed.
+    The checksum of the whole file is compared before the first row changes.
     """
     with open(path, "rb") as file:
         saved, begin = _check(store, path, file)
@@ -58,7 +58,7 @@ def load(store: "History", path: Path, step: int) -> bool:
 
 
 def _check(store: "History", path: Path, file: BinaryIO) -> tuple[int, int]:
-    """(step, where the arrays begin), if the file is whole and of this store."""
+    """(step, offset of the arrays). ValueError if the file is damaged or its tables have another shape."""
     again = f"{path} cannot be used: {{}}; delete it, and the tables are filled again"
     size = path.stat().st_size
     if file.read(len(MAGIC)) != MAGIC:

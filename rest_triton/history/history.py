@@ -1,4 +1,4 @@
-"""The tables of a run: where they live, how rows get in and out, and how old they are."""
+"""The tables of a run: they hold the last known inputs of layers for all nodes."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -28,15 +28,15 @@ class History:
     Args:
         num_nodes: rows of each table. widths: columns of the tables of layer inputs, the first layer's first.
         kinds: widths of further tables by kind, such as ``{"gradient": [256, 256]}``.
-        place: ``device``: beside the model. ``pinned``: in page-locked host memory, read and written by the GPU while it
-            computes; without a GPU it means ``device``, and a notice says so. ``disk``: in memory-mapped files.
-        dtype: of the rows: float32, bfloat16 or float16; they are converted on the way in and out.
-        device: where the model computes.
-        streams: the order of work; default: CUDA streams on a GPU, one after the other on a CPU.
-        folder: of the files, for ``disk``. They are removed by :meth:`close`.
+        place: ``device``: on the model's device. ``pinned``: in page-locked host memory, which the GPU reads and writes
+            while it computes; without a GPU it means ``device``, and a notice is printed. ``disk``: in memory-mapped files.
+        dtype: of the rows: float32, bfloat16 or float16. Pushes and pulls convert them.
+        device: of the model.
+        streams: the order of work. Default: CUDA streams on a GPU, synchronous on a CPU.
+        folder: of the files, for ``disk``. :meth:`close` removes them.
         fingerprint: of the graph that the tables are for.
 
-    Rows are zero at birth, and marked as never written.
+    New rows are zero and marked as never written.
 
     Example::
 
@@ -101,7 +101,7 @@ class History:
         return [table for tables in self.kinds.values() for table in tables]
 
     def like(self, widths: Sequence[int], dtype: torch.dtype) -> "History":
-        """Other tables in the same place, for the same streams. On disk their files are temporary."""
+        """New tables in the same place, on the same streams. On disk their files are temporary."""
         scratch = None if self.folder is None else TemporaryDirectory(prefix="scratch-", dir=self.folder)
         other = type(self)(
             self.num_nodes, widths, place=self.place, dtype=dtype, device=self.device, streams=self.streams,
@@ -113,22 +113,22 @@ class History:
     def push(self, table: int, batch: Batch, h: Tensor, step: int | None, *, momentum: float = 1.0) -> None:
         """Write the rows of a batch: ``(1 - momentum) * rows[batch] + momentum * h``, stamped with ``step``.
 
-        Without a step they keep their stamps: ages say when a row was last computed from all of its neighbours.
+        Without a step rows keep their stamps. ``ages`` then ignores the write.
 
-        ``h``, [R, D], must not be changed afterwards: the write may happen later.
+        ``h``, [R, D], must not change afterwards: the write may run later.
         """
-        to = self.tables[table]
-        if h.shape != (len(batch), to.rows.shape[1]):
+        target = self.tables[table]
+        if h.shape != (len(batch), target.rows.shape[1]):
             raise ValueError(
                 f"h has shape {list(h.shape)}; for a batch of {len(batch)} rows, table {table} takes "
-                f"{[len(batch), to.rows.shape[1]]}"
+                f"{[len(batch), target.rows.shape[1]]}"
             )
-        to.push(self.streams, batch, h.detach(), step, momentum)
+        target.push(self.streams, batch, h.detach(), step, momentum)
 
     def pull(self, table: int, nodes: Tensor) -> Rows:
-        """Rows that the ops can read: the table itself where it is in place, else the rows of ``nodes`` in a buffer.
+        """Rows that the ops can read: the table if it is in place, else the rows of ``nodes`` in a buffer.
 
-        Tables take turns with two buffers, so that one is filled while the other is read; they grow as needed.
+        Tables alternate between two buffers, so that one is filled while the other is read. Buffers grow as needed.
         """
         source = self.tables[table]
         if source.in_place:
@@ -144,7 +144,7 @@ class History:
         return buffer
 
     def read(self, table: int, nodes: Tensor) -> Tensor:
-        """float32 [K, D]: a copy of the rows of some nodes, int64[K], as they are after all that was submitted before."""
+        """float32 [K, D]: a copy of the rows of ``nodes``, int64[K], after all work that was submitted before."""
         source = self.pull(table, nodes)
 
         def copy() -> Tensor:
@@ -155,20 +155,20 @@ class History:
         return self.streams.submit(self.streams.current, copy, reads=[source.resource])
 
     def buffer(self, turn: int, count: int, width: int) -> Rows:
-        """Memory for ``count`` rows on the device, in the tables' dtype: the same as last time, if it is enough."""
-        key = (self.streams.current, turn, width)  # forwards on two streams do not wait for each other's buffers
-        held = self._buffers.get(key)
-        if held is None or held.rows.shape[0] < count:
-            # The old one is freed when its readers are done; a quarter more, so that it grows rarely.
+        """A buffer of ``count`` rows on the device, in the tables' dtype. A large enough one is used again."""
+        key = (self.streams.current, turn, width)  # each stream has its own buffers, so that no stream waits for another's
+        kept = self._buffers.get(key)
+        if kept is None or kept.rows.shape[0] < count:
+            # The old one is freed when its readers are done. A quarter more rows make growth rare.
             rows = new_rows(count + count // 4, width, self.dtype, self.device)
-            held = Rows(rows, Resource(f"buffer {turn} of width {width}"))
-            self._buffers[key] = held
-        return Rows(held.rows[:count], held.resource)
+            kept = Rows(rows, Resource(f"buffer {turn} of width {width}"))
+            self._buffers[key] = kept
+        return Rows(kept.rows[:count], kept.resource)
 
     def stamp(self, table: int) -> Tensor:
-        """int32[N]: the step at which each row was last written, -1 if never."""
-        held = self.tables[table]
-        return self.streams.submit(self.streams.current, lambda: held.stamp, reads=[held.resource])
+        """int32[N]: a copy of the steps at which the rows were last written, -1 if never."""
+        source = self.tables[table]
+        return self.streams.submit(self.streams.current, source.stamp.clone, reads=[source.resource])
 
     def ages(self, table: int, step: int, rows: Tensor | None = None) -> Ages:
         """The age of all rows, or of those of ``rows``."""
@@ -176,7 +176,7 @@ class History:
         return ages(stamp if rows is None else stamp[rows.to(stamp.device)], step)
 
     def refuse_unwritten(self, table: int, rows: Tensor) -> None:
-        """Raise if one of ``rows`` was never written: a check for debug mode."""
+        """Raise ValueError if one of ``rows`` was never written. It is a check for debug mode."""
         stamp = self.stamp(table)
         count = int((stamp[rows.to(stamp.device)] == NEVER).sum())
         if count:

@@ -1,15 +1,15 @@
-"""Where work runs, and what it waits for.
+"""Streams: where work runs, and what it waits for.
 
-A stream is a place where work runs in the order in which it was submitted: a CUDA stream, the calling thread, or a thread
-that writes to disk. Streams run beside each other. What several of them use, a table or a buffer, has a :class:`Resource`:
-it remembers the last work that wrote it, and the work that has read it since. Work is submitted with the resources that it
-reads and writes, and its stream first waits
+A stream runs work in the order of its submission. It is a CUDA stream, the calling thread, or a thread that writes to disk.
+Streams run concurrently. A table or buffer that several streams use has a :class:`Resource`. It stores the last work that
+wrote it, and the work that has read it since. Work is submitted with the resources that it reads and writes. Its stream
+first waits, by events,
 
-    for a resource that it reads:   the last write
-    for a resource that it writes:  the last write, and every read since
-    for a tensor handed to it:   what the submitting stream has done so far
+    for a resource that it reads:   for the last write
+    for a resource that it writes:  for the last write and every read since
+    for a tensor among its inputs:  for all work on the submitting stream so far
 
-by events, in both directions. No stream waits for a whole device, and between CUDA streams the host waits for nobody.
+No stream waits for a whole device. Between CUDA streams the host does not wait.
 """
 
 import queue
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Event:
-    """A moment in the order of a stream: all that was submitted to it before has been done."""
+    """A point in the order of a stream, after all work that was submitted to it before."""
 
     stream: str
     handle: Any = None
@@ -37,34 +37,34 @@ class Event:
 
 @dataclass(eq=False)
 class Resource:
-    """What is known about the use of a thing that several streams use."""
+    """The last uses of a table or buffer that several streams share."""
 
     name: str
     written: Event | None = None
-    read: dict[str, Event] = field(default_factory=dict)  # by stream: a stream's last read comes after its earlier ones
+    read: dict[str, Event] = field(default_factory=dict)  # the last read of each stream
 
 
 class Streams(ABC):
-    """Submitting work. Subclasses say what an event is, and what waiting for one."""
+    """The order of work. Subclasses implement events and waits."""
 
     def __init__(self) -> None:
         self.current = COMPUTE
 
     @abstractmethod
     def _mark(self) -> Event:
-        """An event after all that the current stream has been given so far."""
+        """An event after all work on the current stream so far."""
 
     @abstractmethod
     def _wait(self, event: Event) -> None:
-        """Nothing that the current stream is given from now on begins before the event."""
+        """Delay all later work on the current stream until the event."""
 
     @abstractmethod
     def _record_stream(self, tensor: Tensor) -> None:
-        """The current stream uses a tensor of another one: its memory is not given away before it has."""
+        """Keep the memory of another stream's tensor until the current stream has used it."""
 
     @contextmanager
     def on(self, stream: str) -> Iterator[None]:
-        """Whatever is done in the block is given to ``stream``."""
+        """Run the work of the block on ``stream``."""
         before, self.current = self.current, stream
         try:
             yield
@@ -80,10 +80,10 @@ class Streams(ABC):
         writes: Sequence[Resource] = (),
         inputs: Sequence[Tensor] = (),
     ) -> T:
-        """Give ``work`` to a stream, after all that it depends on; returns what it returns.
+        """Run ``work`` on a stream, after the work that it depends on. Returns its result.
 
         Args:
-            reads, writes: the resources of what it reads and writes.
+            reads, writes: the resources that it reads and writes.
             inputs: tensors of the submitting stream that it uses.
 
         Example::
@@ -99,7 +99,7 @@ class Streams(ABC):
                     self._record_stream(tensor)
             try:
                 return work()
-            finally:  # also what failed half-way may have begun something
+            finally:  # also after an error: part of the work may have begun
                 self._remember(self._mark(), reads, writes)
 
     def _wait_for(self, stream: str, reads: Sequence[Resource], writes: Sequence[Resource]) -> None:
@@ -123,18 +123,22 @@ class Streams(ABC):
     def submit_io(
         self, work: Callable[[], None], *, reads: Sequence[Resource] = (), writes: Sequence[Resource] = ()
     ) -> None:
-        """Give ``work`` to the thread that writes to disk, where there is one."""
+        """Run ``work`` on the thread that writes to disk, if there is one."""
         self.submit(WRITER, work, reads=reads, writes=writes)
 
-    def finish(self) -> None:  # noqa: B027 (where everything runs at once there is nothing to finish)
-        """The host waits until all work that was submitted is done: for checkpoints and for the end, never in a step. What
-        failed in another thread fails here."""
+    def finish(self) -> None:  # noqa: B027 (streams that run work at once have nothing to finish)
+        """Wait on the host until all submitted work is done, for a checkpoint or at the end, never in a step.
+
+        An error of another thread is raised here.
+        """
 
 
 class SyncStreams(Streams):
-    """On a CPU: everything runs at once where it is submitted, and is done when ``submit`` returns. Work for later goes to a
-    thread, through a queue that holds a few pieces of work: a disk that cannot keep up slows training down, and does not
-    fill the memory."""
+    """Streams on a CPU: work runs in the calling thread and is done when ``submit`` returns.
+
+    Only writes to disk go to a thread, through a queue of a few entries. A slow disk slows training down and does not fill
+    the memory.
+    """
 
     PENDING = 4
 
@@ -158,7 +162,7 @@ class SyncStreams(Streams):
     def submit_io(
         self, work: Callable[[], None], *, reads: Sequence[Resource] = (), writes: Sequence[Resource] = ()
     ) -> None:
-        """Runs after all work for later that was given before. Reads and writes of the calling thread are over already."""
+        """Run ``work`` after all earlier work of the writer. Work of the calling thread is done already."""
         self._raise_failure()
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="rest_triton writer", daemon=True)
@@ -171,7 +175,7 @@ class SyncStreams(Streams):
         while (item := self._queue.get()) is not None:
             work, done = item
             try:
-                if self._failure is None:  # what follows a failed write could only make it worse
+                if self._failure is None:  # nothing is written after a failed write
                     work()
             except BaseException as failure:
                 self._failure = failure
@@ -193,7 +197,7 @@ class SyncStreams(Streams):
 
 
 class CudaStreams(Streams):
-    """On a GPU: a stream for each stream, events between them."""
+    """Streams on a GPU: CUDA streams, with CUDA events between them."""
 
     def __init__(self, device: torch.device) -> None:
         super().__init__()
@@ -212,7 +216,7 @@ class CudaStreams(Streams):
         return super().submit(stream, work, **options)
 
     def _follow(self) -> None:
-        """Compute on the caller's current CUDA stream, which may be another one than before."""
+        """Take the caller's current CUDA stream as the compute stream. It may have changed since the last call."""
         now = torch.cuda.current_stream(self.device)
         if self.current == COMPUTE and now != self.streams[COMPUTE]:
             now.wait_stream(self.streams[COMPUTE])
@@ -225,7 +229,7 @@ class CudaStreams(Streams):
 
     def _wait(self, event: Event) -> None:
         if event.stream == WRITER:
-            self._writer._wait(event)  # a thread cannot be waited for by a stream: the host does
+            self._writer._wait(event)  # the host waits: a CUDA stream cannot wait for a thread
         else:
             self.streams[self.current].wait_event(event.handle)
 
@@ -236,7 +240,7 @@ class CudaStreams(Streams):
     def submit_io(
         self, work: Callable[[], None], *, reads: Sequence[Resource] = (), writes: Sequence[Resource] = ()
     ) -> None:
-        """The thread waits for the streams that it depends on; the host goes on."""
+        """Run ``work`` on the writer thread. The thread waits for the streams that it depends on; the host does not."""
         before = [
             e
             for resource in (*reads, *writes)

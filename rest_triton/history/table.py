@@ -1,4 +1,4 @@
-"""Tables of the last known embeddings of all nodes: one class for each place where rows can live."""
+"""Tables of the last known embeddings of all nodes: one class for each kind of storage."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -19,9 +19,9 @@ from .streams import IO, Resource, Streams
 
 @dataclass(eq=False)
 class Rows:
-    """Rows on the device that computes, and the resource of their memory.
+    """Rows on the model's device, and the resource of their memory.
 
-    ``in_place``: row i belongs to node i. Otherwise row i belongs to the i-th node that was asked for.
+    ``in_place``: row i belongs to node i. Otherwise row i belongs to the i-th node of the pull.
     """
 
     rows: Tensor
@@ -35,7 +35,7 @@ class Table(ABC):
     Args:
         name: for logs. rows: [N, width]. stamp: int32[N], the step at which each row was written, -1 if never.
 
-    ``in_place`` says whether the ops read and write ``rows`` directly. Rows of other tables are pulled into a buffer.
+    ``in_place``: whether the ops read and write ``rows`` directly. Rows of other tables are pulled into a buffer.
     """
 
     in_place: ClassVar[bool]
@@ -52,17 +52,17 @@ class Table(ABC):
 
     @abstractmethod
     def push(self, streams: Streams, batch: Batch, h: Tensor, step: int | None, momentum: float) -> None:
-        """Submit the write of a batch's rows: ``(1 - momentum) * rows + momentum * h``. step: None keeps their stamps."""
+        """Submit the write of a batch's rows: ``(1 - momentum) * rows + momentum * h``. Without a step stamps stay."""
 
     @abstractmethod
     def fetch(self, nodes: Tensor, out: Tensor) -> None:
         """Copy the rows of ``nodes``, int64[K], into ``out``, [K, width] on the device."""
 
     def write(self, batch: Batch, h: Tensor, step: int | None, momentum: float) -> None:
-        """Write the rows of a batch, and stamp them unless ``step`` is None."""
+        """Write the rows of a batch, and stamp them if there is a step."""
         if step is None:
             return scatter_rows(self.rows, batch.rows, h, blend=momentum)
-        # On one device the kernel copies past the caches, which a plain copy does not; to the host a GPU has copy engines.
+        # On one device the kernel's copy bypasses the caches. From a GPU to the host, copy engines do plain copies.
         if batch.ranges is None or momentum != 1.0 or (self.rows.device == h.device and self.rows.dtype == h.dtype):
             scatter_rows(self.rows, batch.rows, h, blend=momentum, stamp=self.stamp, step=step)
             return
@@ -73,7 +73,7 @@ class Table(ABC):
             at += end - begin
 
     def mark_written(self, batch: Batch, step: int) -> None:
-        """Stamp rows that an op has written itself."""
+        """Stamp rows that an op has written."""
         if batch.ranges is None:
             self.stamp[batch.rows] = step
         else:
@@ -81,11 +81,11 @@ class Table(ABC):
                 self.stamp[begin:end] = step
 
     def close(self) -> None:  # noqa: B027 (memory needs no closing)
-        """Release what the table holds besides memory. All writes are done."""
+        """Release files. All writes are done before."""
 
 
 class DeviceTable(Table):
-    """Rows beside the model. The ops read and write them in place."""
+    """Rows on the model's device. The ops read and write them in place."""
 
     in_place = True
 
@@ -103,7 +103,7 @@ class DeviceTable(Table):
 
 
 class PinnedTable(Table):
-    """Rows in page-locked memory of the host. The GPU reads and writes them on the io stream, beside its own work."""
+    """Rows in page-locked host memory. The GPU reads and writes them on the io stream while it computes."""
 
     in_place = False
 
@@ -123,7 +123,7 @@ class PinnedTable(Table):
 
 
 def new_stamps(num_nodes: int, device: torch.device) -> Tensor:
-    """int32[N]: no row was ever written."""
+    """int32[N]: stamps of rows that were never written."""
     return torch.full((num_nodes,), NEVER, dtype=torch.int32, device=device)
 
 

@@ -1,7 +1,7 @@
-"""Run a study: a set of training runs that differ in one thing, and what came out of them as a table and a picture.
+"""Run a study: a set of training runs that vary in something, with a table and a picture of the results.
 
 python -m rest_triton.lab accuracy --dataset products                   # GAS, REST, REST-IS, full batch
-python -m rest_triton.lab regimes --dataset graph.npz --quick --plan    # the runs that it would do
+python -m rest_triton.lab regimes --dataset graph.npz --quick --plan    # print the runs of the study
 """
 
 import argparse
@@ -36,9 +36,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("study", metavar="STUDY", help="one of the above")
     parser.add_argument("--quick", action="store_true", help="fewer seeds, epochs and points on an axis")
     parser.add_argument("--seeds", type=int, metavar="N", help="runs of each case, from --seed on")
-    parser.add_argument("--only", metavar="REGEX", help="only the runs whose names have a match")
+    parser.add_argument("--only", metavar="REGEX", help="only runs with a match in their names")
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="of the study (default: lab/<data set>-<study>)")
-    parser.add_argument("--plan", action="store_true", help="print the runs and what is left of them, and stop")
+    parser.add_argument("--plan", action="store_true", help="print the runs and how many are left, and stop")
     parser.add_argument("--recipe", metavar="NAME", help="settings to begin with, as for rest_triton.train (default: none)")
     add_flags(parser)
     return parser
@@ -91,7 +91,7 @@ def _chosen(runs: list[Run], only: str | None) -> list[Run]:
 
 
 def _plan(study: Study, base: Config, chosen: list[Run], left: list[Run]) -> str:
-    """A line for each case."""
+    """The study's cases, base settings and number of runs, as text."""
     lines = [["case", "epochs", "runs", "left"]]
     for run in {run.case: run for run in chosen}.values():
         counts = (sum(other.case == run.case for other in runs) for runs in (chosen, left))
@@ -104,7 +104,7 @@ def _plan(study: Study, base: Config, chosen: list[Run], left: list[Run]) -> str
 
 
 def _study(study: Study, runs: list[Run], left: list[Run], out: Path, command: str) -> None:
-    """Run after run. The results are written again after each, of all runs that have ended."""
+    """Do one run after the other, and write the results of all ended runs after each."""
     print(f"results in {out}", flush=True)
     begin = time.perf_counter()
     for number, run in enumerate(left, 1):
@@ -112,7 +112,7 @@ def _study(study: Study, runs: list[Run], left: list[Run], out: Path, command: s
             with progress(f"{study.name}, run {number} of {len(left)}: {run.name}"):
                 execute(study, run, command)
         except InUse:
-            notice(f"{run.name} is being done by another process: left out here")
+            notice(f"{run.name} is skipped: another process does it")
             continue
         results.write(results.read(study, runs), out, command)
         minutes = (time.perf_counter() - begin) / 60

@@ -1,4 +1,4 @@
-"""Pictures of studies: one PNG of a few panels, drawn without pyplot."""
+"""Pictures of studies: PNG images with a few panels, drawn without pyplot."""
 
 import io
 from collections.abc import Mapping, Sequence
@@ -8,18 +8,18 @@ from typing import Any
 from .results import SCORES
 from .study import FULL, GAS, Results, Run, Spread, spread, spread_of
 
-# Okabe and Ito's colours, which people with any of the common kinds of colour blindness can tell apart.
+# Okabe and Ito's colours, which remain distinct under the common kinds of colour blindness.
 COLOURS = ("#0072B2", "#56B4E9", "#009E73", "#E69F00", "#CC79A7", "#8a6d3b")
 FIXED = {FULL: "#222222", GAS: "#D55E00"}
 MARKERS = "os^Dv<>p*h"
-FEW = 30  # as many points have a marker each
+FEW = 30  # lines of up to this many points have markers
 
 Point = tuple[float, Spread]
 
 
 @dataclass
 class Panel:
-    """Lines by name. places: the names of 0, 1, … on the x-axis. joined: the points of a line are."""
+    """Lines by name. places: the names of 0, 1, … on the x-axis. joined: whether the points of a line are connected."""
 
     x: str
     y: str
@@ -30,7 +30,7 @@ class Panel:
 
 
 def draw(panels: Sequence[Panel]) -> bytes:
-    """The panels beside each other, one legend above them."""
+    """A PNG with the panels side by side and one legend above them."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(3 + 2.8 * len(panels), 3.6), dpi=120, layout="constrained")
@@ -62,9 +62,9 @@ def _line(axis: Any, points: Sequence[Point], look: Mapping[str, Any], joined: b
     x, y = [x for x, _ in points], [value.mean for _, value in points]
     style = dict(look) | dict(markersize=4.5 if len(x) <= FEW or not joined else 0, linestyle="-" if joined else "none")
     (line,) = axis.plot(x, y, linewidth=1.7, **style)
-    known = [(x, value.mean, value.std) for x, value in points if value.std is not None]
-    if known and len(points) <= FEW:
-        axis.errorbar(*zip(*known, strict=True), fmt="none", ecolor=look["color"], elinewidth=1.1, capsize=3)
+    bars = [(x, value.mean, value.std) for x, value in points if value.std is not None]
+    if bars and len(points) <= FEW:
+        axis.errorbar(*zip(*bars, strict=True), fmt="none", ecolor=look["color"], elinewidth=1.1, capsize=3)
     return line
 
 
@@ -75,13 +75,13 @@ def _scaled(name: str, value: Spread) -> Spread:
 
 
 def _label(name: str) -> str:
-    """A column on an axis, with its unit."""
+    """The label of a column's axis, with its unit."""
     unit = " (%)" if name in SCORES else " (MiB)" if name == "memory" else ""
     return name.replace("_", " ") + unit
 
 
 def along(results: Results, axis: str, name: str, *, joined: bool = True, **labels: Any) -> Panel:
-    """A column against the values of a label, a line for each method, of the cases with these labels."""
+    """A panel of a column by the values of a label, for the cases with these labels, with a line for each method."""
     places, lines = sorted(results.values(axis), key=lambda value: value == "all"), dict[str, list[Point]]()
     methods = results.values("method")
     for group in results.where(**labels):
@@ -95,7 +95,7 @@ def along(results: Results, axis: str, name: str, *, joined: bool = True, **labe
 
 
 def curves(groups: Sequence[Sequence[Run]], x: str, name: str, title: str = "") -> Panel:
-    """A figure of each epoch, the mean over seeds, a line for each method.
+    """A panel of a metric by epoch, as mean over seeds, with a line for each method.
 
     Args:
         x: ``epoch``, ``step`` or ``seconds``, of training. name: as in metrics.jsonl; ``staleness_0`` is that of table 0.
@@ -105,13 +105,13 @@ def curves(groups: Sequence[Sequence[Run]], x: str, name: str, title: str = "") 
 
 
 def _curve(group: Sequence[Run], x: str, name: str) -> list[Point]:
-    """Over the epochs at which all seeds have the figure."""
-    of, _, table = name.rpartition("_") if name.startswith("staleness") else (name, "", "")
+    """Mean and standard deviation at the epochs for which all seeds have a value."""
+    key, _, table = name.rpartition("_") if name.startswith("staleness") else (name, "", "")
     seeds = []
     for run in (run for run in group if run.row):
         at = run.seconds if x == "seconds" else [epoch[x] for epoch in run.epochs]
-        known = [(place, epoch) for place, epoch in zip(at, run.epochs, strict=True) if of in epoch]
-        seeds.append({e["epoch"]: (place, e[of][int(table)] if table else e[of]) for place, e in known})
+        measured = [(place, epoch) for place, epoch in zip(at, run.epochs, strict=True) if key in epoch]
+        seeds.append({e["epoch"]: (place, e[key][int(table)] if table else e[key]) for place, e in measured})
     points = []
     for epoch in sorted(set.intersection(*map(set, seeds))) if seeds else ():
         places, values = zip(*(seed[epoch] for seed in seeds), strict=True)

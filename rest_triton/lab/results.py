@@ -1,4 +1,4 @@
-"""What came out of a study: columns of figures, results.csv, and README.md with the command, a table and the picture."""
+"""The results of a study: columns of numbers, results.csv, and README.md with command, table and picture."""
 
 import csv
 import io
@@ -16,15 +16,15 @@ from .study import Columns, Results, Run, Spread, Study, gain, spread
 NOTE = """Scores are in percent, ± is the standard deviation over seeds. A gain is in points, over the case that `against`
 names, seed by seed; bold: more than the standard deviation of the pairs. docs/lab.md explains the columns."""
 SCORES = {"val", "test", "late", "stale_val", "stale_test"}
-TABLES = 16  # as many tables have columns of their own
+TABLES = 16  # the number of tables that have columns
 
 
 def _best(key: str, name: str) -> Callable[[Run], float | None]:
     """``name`` at the first epoch with the highest ``key``."""
 
     def column(run: Run) -> float | None:
-        known = [epoch for epoch in run.epochs if key in epoch]
-        return max(known, key=lambda epoch: epoch[key]).get(name) if known else None
+        epochs = [epoch for epoch in run.epochs if key in epoch]
+        return max(epochs, key=lambda epoch: epoch[key]).get(name) if epochs else None
 
     return column
 
@@ -33,14 +33,14 @@ def _late(name: str) -> Callable[[Run], float | None]:
     """The mean of ``name`` over the second half of the epochs."""
 
     def column(run: Run) -> float | None:
-        known = [epoch[name] for epoch in run.epochs[len(run.epochs) // 2 :] if name in epoch]
-        return mean(known) if known else None
+        values = [epoch[name] for epoch in run.epochs[len(run.epochs) // 2 :] if name in epoch]
+        return mean(values) if values else None
 
     return column
 
 
 def _last(name: str, table: int | None = None) -> Callable[[Run], float | None]:
-    """``name`` at the last epoch that has it; of one table, if it has a value for each."""
+    """``name`` at the last epoch that has it. table: its value for this table."""
 
     def column(run: Run) -> float | None:
         value = next((epoch[name] for epoch in reversed(run.epochs) if name in epoch), None)
@@ -52,7 +52,7 @@ def _last(name: str, table: int | None = None) -> Callable[[Run], float | None]:
 
 
 def _reached(run: Run) -> int | None:
-    """The place of the first epoch whose validation score is the target or better."""
+    """The index of the first epoch with a validation score of at least the target, None if there is none."""
     return next((at for at, epoch in enumerate(run.epochs) if epoch.get("val", -1) >= run.target), None)
 
 
@@ -60,7 +60,7 @@ def _steps(run: Run) -> int:
     return sum(epoch["steps"] for epoch in run.epochs)
 
 
-#: Every run has these in results.csv, as far as it has measured them. docs/lab.md says what they mean.
+#: The columns of results.csv, as far as a run has measured them. docs/lab.md explains them.
 COLUMNS: Columns = {
     "best_epoch": _best("val", "epoch"), "val": _best("val", "val"), "test": _best("val", "test"), "late": _late("test"),
     "stale_val": _best("stale_val", "stale_val"), "stale_test": _best("stale_val", "stale_test"),
@@ -71,7 +71,7 @@ COLUMNS: Columns = {
     "epoch_seconds": lambda run: median(b - a for a, b in zip([0.0, *run.seconds], run.seconds, strict=False)),
     "step_seconds": lambda run: run.seconds[-1] / max(1, _steps(run)),
     "evaluation_seconds": lambda run: sum(epoch["time"]["evaluation"] for epoch in run.epochs),
-    # In a process that did other runs before, the peak may be another's.
+    # In a process that did other runs before, the peak may be that of another run.
     "memory": lambda run: max(epoch["memory"] for epoch in run.epochs) if run.apart else None,
     "target_epoch": lambda run: None if (at := _reached(run)) is None else run.epochs[at]["epoch"],
     "target_seconds": lambda run: None if (at := _reached(run)) is None else run.seconds[at],
@@ -85,22 +85,22 @@ def columns(*names: str) -> Columns:
 
 def read(study: Study, runs: Sequence[Run]) -> Results:
     """The runs that have ended, with their figures."""
-    over = [run for run in runs if ended(run, study)]
-    for run in over:
+    done = [run for run in runs if ended(run, study)]
+    for run in done:
         file = run.folder / "metrics.jsonl"
         lines = file.read_text().splitlines() if file.exists() else []
         run.epochs = [{name: value for name, value in json.loads(line).items() if value is not None} for line in lines]
-    known = [run for run in over if run.epochs and not diverged(run)]
-    target = min((best for run in known if (best := COLUMNS["val"](run)) is not None), default=float("inf"))
-    for run in known:
+    measured = [run for run in done if run.epochs and not diverged(run)]
+    target = min((best for run in measured if (best := COLUMNS["val"](run)) is not None), default=float("inf"))
+    for run in measured:
         run.target = target
         row = {name: column(run) for name, column in (COLUMNS | study.columns).items()}
         run.row = {name: value for name, value in row.items() if value is not None}
-    return Results(study, over, len(runs))
+    return Results(study, done, len(runs))
 
 
 def cell(name: str, value: Spread | None) -> str:
-    """Mean ± standard deviation, to as many decimals as the mean. Scores in percent, memory in its unit."""
+    """Mean ± standard deviation as text, with the same number of decimals. Scores are in percent, memory has a unit."""
     if value is None:
         return ""
     if name == "memory":
@@ -115,7 +115,7 @@ def cell(name: str, value: Spread | None) -> str:
 
 
 def gain_cell(value: Spread | None) -> str:
-    """Points, bold if they are more than the spread of pairs."""
+    """A gain in points, bold if it is larger than the standard deviation of the pairs."""
     if value is None:
         return ""
     shown = f"{100 * value.mean:+.2f}" + ("" if value.std is None else f" ± {100 * value.std:.2f}")
@@ -123,20 +123,20 @@ def gain_cell(value: Spread | None) -> str:
 
 
 def table(results: Results) -> list[list[str]]:
-    """A heading, and a line for each case. Columns without a figure are left out."""
+    """A heading and a line for each case. Columns without values are left out."""
     names = [name for name in results.study.columns if any(name in run.row for run in results.runs)]
     scores = [name for name in ("test", "late") if name in names]
     compared = bool(scores) and any(results.reference(group) for group in results.groups)
     gains = ["against", *(f"{name} gain" for name in scores)] if compared else []
     lines = [[*results.study.axes, "seeds", *names, *gains]]
     for group in results.groups:
-        labels, gone = group[0].labels, sum(diverged(run) for run in group)
+        labels, failed = group[0].labels, sum(diverged(run) for run in group)
         line = [f"{v:g}" if isinstance(v, float) else str(v) for v in labels.values()]
-        line += [f"{len(group)}" + (f" ({gone} diverged)" if gone else ""), *(cell(n, spread(group, n)) for n in names)]
+        line += [f"{len(group)}" + (f" ({failed} diverged)" if failed else ""), *(cell(n, spread(group, n)) for n in names)]
         if compared:
-            other = results.reference(group)
-            line += [other[0].method if other else ""]
-            line += [gain_cell(gain(group, other, name)) for name in scores]
+            reference = results.reference(group)
+            line += [reference[0].method if reference else ""]
+            line += [gain_cell(gain(group, reference, name)) for name in scores]
         lines.append(line)
     return lines
 
@@ -147,7 +147,7 @@ def markdown(lines: Sequence[Sequence[str]]) -> str:
 
 
 def rows(results: Results) -> list[dict[str, Any]]:
-    """A row for each run. Scores are shares of one, times seconds, memory bytes."""
+    """A row for each run. Scores are from 0 to 1, times in seconds, memory in bytes."""
     return [
         dict(run=run.name, **run.labels, seed=run.config.seed, diverged=int(diverged(run)), **run.row)
         for run in results.runs
@@ -155,7 +155,7 @@ def rows(results: Results) -> list[dict[str, Any]]:
 
 
 def write(results: Results, out: Path, command: str) -> str:
-    """README.md, results.csv and the picture, of all runs that have ended. Returns the table."""
+    """Write README.md, results.csv and the picture for all runs that have ended. Returns the table."""
     study, lines = results.study, rows(results)
     text = io.StringIO()
     writer = csv.DictWriter(text, list(dict.fromkeys(n for line in lines for n in line)), lineterminator="\n", restval="")

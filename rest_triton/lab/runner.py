@@ -1,4 +1,4 @@
-"""Doing a study's runs: one that is finished is not repeated, one that was begun goes on from its last checkpoint."""
+"""The runs of a study. Finished runs are skipped, stopped runs are resumed from their last checkpoints."""
 
 import ctypes
 import json
@@ -22,26 +22,26 @@ from ..utils.files import write_whole
 from ..utils.malloc import keep_freed_memory
 from .study import Run, Study
 
-DIVERGED = "diverged.txt"  # in the folder of a run whose loss was not finite: the same settings would end the same way
-ELSEWHERE = {"root", "run_dir", "device", "profile"}  # where a run is and what it shows, not what it computes
-IN_USE = 75  # the exit code of a process whose run another process is doing
+DIVERGED = "diverged.txt"  # marks a run that had a loss that is not finite; it is not repeated
+ELSEWHERE = {"root", "run_dir", "device", "profile"}  # settings that do not change a run's results
+IN_USE = 75  # the exit code for a run that another process is doing
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 
 
 def finished(run: Run, study: Study) -> bool:
-    """Whether nothing is left to do. UserError if the run's folder holds a run with other settings."""
+    """Whether a run is finished. Raises UserError if its folder holds a run with other settings."""
     file = run.folder / "config.yaml"
     if not file.is_file():
         return False
     way_out = "name another folder with --out, or remove it"
     try:
-        there, wanted = asdict(Config.of(str(file))), asdict(run.config)
+        stored, current = asdict(Config.of(str(file))), asdict(run.config)
     except ValueError as error:
         raise UserError(f"{run.folder} holds a run of another version: {error}; {way_out}") from None
     differs = [
-        f"{flag(name)} {there[name]!r} instead of {value!r}"
-        for name, value in wanted.items()
-        if name not in ELSEWHERE and there[name] != value
+        f"{flag(name)} {stored[name]!r} instead of {value!r}"
+        for name, value in current.items()
+        if name not in ELSEWHERE and stored[name] != value
     ]
     if differs:
         raise UserError(f"{run.folder} was begun with {', '.join(differs)}; {way_out}")
@@ -49,7 +49,7 @@ def finished(run: Run, study: Study) -> bool:
 
 
 def ended(run: Run, study: Study) -> bool:
-    """The same, by the files in the folder alone."""
+    """Whether a run is finished, by the files in its folder alone."""
     return diverged(run) or (bool(summary(run)) and _measured(run, study))
 
 
@@ -62,18 +62,18 @@ def _measured(run: Run, study: Study) -> bool:
 
 
 def summary(run: Run) -> dict[str, Any]:
-    """What training wrote when it ended; empty if it did not end."""
+    """The content of summary.json, empty if the run has not ended."""
     try:
-        found = json.loads((run.folder / "summary.json").read_text())
+        content = json.loads((run.folder / "summary.json").read_text())
     except (OSError, ValueError):
         return {}
-    return found if found.get("finished") else {}
+    return content if content.get("finished") else {}
 
 
 def execute(study: Study, run: Run, command: str) -> None:
-    """One run, from where it stands to its end. What it prints goes to log.txt in its folder.
+    """Do or resume a run. Its output goes to log.txt in its folder.
 
-    InUse if another process is doing it.
+    Raises InUse if another process is doing it.
     """
     run.folder.mkdir(parents=True, exist_ok=True)
     with open(run.folder / "log.txt", "a") as log, redirect_stdout(log):
@@ -92,11 +92,11 @@ def _train(config: Config, command: str) -> None:
     except NotFinite as error:
         write_whole(folder / DIVERGED, f"{error}\n".encode())
     except Unusable as error:
-        raise UserError(f"{error}; or remove {folder}, and the run begins anew") from None
+        raise UserError(f"{error}; or remove {folder} to start the run again") from None
 
 
 def _train_apart(run: Run, command: str, log: Any) -> None:
-    """The same in a process of its own."""
+    """Train in a separate process."""
     program = [sys.executable, "-m", "rest_triton.lab.runner", str(os.getpid()), command]
     code = subprocess.run(program, input=json.dumps(asdict(run.config)), text=True, stdout=log).returncode
     if code in (130, -signal.SIGINT):
@@ -108,7 +108,7 @@ def _train_apart(run: Run, command: str, log: Any) -> None:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """The process of one run, whose configuration is on standard input. It ends when its parent does."""
+    """The process of one run. It reads the configuration from standard input, and ends with its parent."""
     if sys.platform.startswith("linux"):
         ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGTERM)
         if os.getppid() != int(arguments[0]):

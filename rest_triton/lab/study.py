@@ -1,4 +1,4 @@
-"""What a study is: cases that differ in something, seeds for each, columns, one picture."""
+"""Studies: cases of settings, seeds for each case, columns of results and a picture."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -13,28 +13,28 @@ from ..config import Config, flag, read_recipe
 from ..utils.errors import UserError
 
 FULL, GAS, REST_IS = "full batch", "GAS", "REST-IS"
-FULL_EPOCHS = 4  # an epoch of full-batch training is one step: it gets this many epochs for each epoch of the others
+FULL_EPOCHS = 4  # epochs of full-batch training, with one step each, for each epoch of other methods
 LARGE = 50_000  # nodes
 SHAPES: dict[bool, dict[str, Any]] = {
     True: dict(num_parts=80, batch_size=5, hidden_channels=256),
     False: dict(num_parts=40, batch_size=2, hidden_channels=64),
 }
 COMMON: dict[str, Any] = dict(model="gcn", num_layers=3, batch_norm=True, dropout=0.5, lr=0.01)
-DEPTHS = {"gcn": 3, "appnp": 5, "gcnii": 4}  # where a study compares models and no flag sets their depth
-INSTEAD = {"runs": "--seeds", "run_dir": "--out"}  # settings of one run that a study has another flag for
+DEPTHS = {"gcn": 3, "appnp": 5, "gcnii": 4}  # layers of models in comparisons, unless a flag sets them
+INSTEAD = {"runs": "--seeds", "run_dir": "--out"}  # settings of single runs, and a study's flag for them
 
 Labels = Mapping[str, Any]
 Cases = dict[tuple[Any, ...], dict[str, Any]]  # settings of runs by labels, in the order of the study's axes
-Columns = dict[str, Callable[["Run"], float | None]]  # None: the run has no such figure
+Columns = dict[str, Callable[["Run"], float | None]]  # None: the run has no such value
 
 
 @dataclass(frozen=True)
 class Base:
-    """What a study begins with.
+    """The base settings of a study.
 
     Args:
-        config: the settings that its cases change. given: the names of those that flags set.
-        quick: fewer points on its axes. seeds: runs of every case.
+        config: the settings that cases override. given: the names of settings that flags set.
+        quick: fewer points on the axes. seeds: runs of every case.
     """
 
     config: Config
@@ -43,13 +43,13 @@ class Base:
     seeds: int
 
     def axis(self, name: str, values: Sequence[Any], quick: Sequence[Any] = ()) -> list[Any]:
-        """The values of a setting that a study varies; only the one that a flag set, if one did."""
+        """The values of a setting that a study varies. If a flag sets it, only that value."""
         if name in self.given:
             return [getattr(self.config, name)]
         return list(quick if self.quick and quick else values)
 
     def batch_sizes(self) -> list[int]:
-        """Clusters in a batch: the base's, and 2, 4 and 8 times as many up to half of all. Quick: first and last."""
+        """Batch sizes: that of the base, and 2, 4 and 8 times it, up to half of all clusters. Quick: first and last."""
         at, half = self.config.batch_size, self.config.num_parts // 2
         sizes = [at * times for times in (1, 2, 4, 8) if times == 1 or at * times <= half]
         return sizes[:: max(1, len(sizes) - 1)] if self.quick else sizes
@@ -60,11 +60,11 @@ class Base:
         return {name: dict(model=name) | self.default(num_layers=DEPTHS.get(name, self.config.num_layers)) for name in names}
 
     def default(self, **settings: Any) -> dict[str, Any]:
-        """Those of these settings that no flag set."""
+        """The ones of these settings that no flag sets."""
         return {name: value for name, value in settings.items() if name not in self.given}
 
     def methods(self, frequencies: Sequence[int] = (1,), *, full: bool = True) -> dict[str, dict[str, Any]]:
-        """Settings by the name of a method: full batch, GAS, REST with each F, REST-IS; one of them if a flag named it."""
+        """Settings by the name of a method: full batch, GAS, REST with each F, REST-IS. A flag can select one of them."""
         c, methods = self.config, dict[str, dict[str, Any]]()
         if full:
             longer = {name: FULL_EPOCHS * getattr(c, name) for name in ("epochs", "eval_every", "checkpoint_every")}
@@ -80,9 +80,10 @@ class Base:
         return methods
 
     def sized(self, sizes: Sequence[int], frequencies: Sequence[int] = (1,), *, full: bool = True, **often: Any) -> Cases:
-        """Cases by batch size and method; full batch is the same for every size. often: settings that no flag set.
+        """Cases by batch size and method. Full batch is one case for all sizes.
 
-        Full batch goes without these: an evaluation costs about as much as one of its epochs.
+        often: settings of frequent evaluations, unless flags set them. Full batch does not get these: an evaluation costs
+        about as much as one of its epochs.
         """
         return {
             ("all" if method == FULL else size, method): settings | dict(batch_size=size) | more
@@ -97,10 +98,11 @@ class Run:
     """One run of a study.
 
     Args:
-        case: the name of its case, the same for all seeds. apart: it has a process of its own.
-        epochs: the lines of its metrics.jsonl, and
-        row: its figures by the names of columns; both when it has ended (:func:`rest_triton.lab.results.read`).
-        target: the lowest of all runs' best validation scores: every run reaches it.
+        case: the name of its case, the same for all seeds. apart: it runs in a separate process.
+        epochs: the lines of its metrics.jsonl. row: its values by the names of columns.
+        target: the lowest of all runs' best validation scores, which every run reaches.
+
+    :func:`rest_triton.lab.results.read` sets the last three when the run has ended.
     """
 
     case: str
@@ -138,17 +140,17 @@ class Spread:
 
     @property
     def beyond(self) -> bool:
-        """Whether the mean is further from zero than one standard deviation. Unknown for a single seed: False."""
+        """Whether the mean is further from zero than one standard deviation. False for a single seed."""
         return self.std is not None and abs(self.mean) > self.std
 
 
 def spread_of(values: Sequence[float]) -> Spread | None:
-    """None if there is no value."""
+    """Mean and standard deviation, None without values."""
     return Spread(mean(values), stdev(values) if len(values) > 1 else None) if values else None
 
 
 def gas_or_full(labels: Labels) -> Labels:
-    """What a case is compared with: GAS with the same labels; for GAS itself full batch. Full batch: with nothing."""
+    """The labels of the case to compare with: GAS, or full batch for GAS. Full batch has no other case to compare with."""
     if labels["method"] != GAS:
         return labels if labels["method"] == FULL else {**labels, "method": GAS}
     return {**labels, "method": FULL} | ({"batch_size": "all"} if "batch_size" in labels else {})
@@ -156,15 +158,15 @@ def gas_or_full(labels: Labels) -> Labels:
 
 @dataclass(frozen=True)
 class Study:
-    """A question that runs can answer. docs/lab.md describes how to add one.
+    """The definition of a study. docs/lab.md describes how to add one.
 
     Args:
-        about: what it varies, and where the REST paper asks it. axes: the names of its cases' labels.
+        about: what it varies, and its place in the REST paper. axes: the names of its cases' labels.
         cases: settings by labels. columns: of the table; see :mod:`rest_triton.lab.results`.
         picture: draws the results as a PNG. epochs, seeds: the defaults, in full and with ``--quick``.
         settings: of its base. reference: the labels of the case that a case is compared with, seed by seed.
-        apart: each run has a process of its own, so that peak memory is its own.
-        after: measures something when a run has ended, and leaves the file ``leaves`` in its folder.
+        apart: each run has a separate process, so that peak memory is that of the run.
+        after: called when a run has ended; it writes the file ``leaves`` into the run's folder.
     """
 
     name: str
@@ -184,7 +186,7 @@ class Study:
 
 @dataclass(frozen=True)
 class Results:
-    """The runs of a study that have ended, in the order of the plan. planned: how many runs it has in all."""
+    """The runs of a study that have ended, in the order of the plan. planned: the number of all its runs."""
 
     study: Study
     runs: Sequence[Run]
@@ -192,7 +194,7 @@ class Results:
 
     @cached_property
     def groups(self) -> list[list[Run]]:
-        """The runs of one case together."""
+        """The runs, grouped by case."""
         groups: dict[str, list[Run]] = {}
         for run in self.runs:
             groups.setdefault(run.case, []).append(run)
@@ -207,30 +209,30 @@ class Results:
         return list(dict.fromkeys(group[0].labels[label] for group in self.groups))
 
     def reference(self, group: Sequence[Run]) -> list[Run]:
-        """The group that this one is compared with; empty if there is none."""
-        found = self.where(**self.study.reference(group[0].labels))
-        return found[0] if found and found[0] is not group else []
+        """The group that ``group`` is compared with, empty if there is none."""
+        groups = self.where(**self.study.reference(group[0].labels))
+        return groups[0] if groups and groups[0] is not group else []
 
 
 def spread(group: Sequence[Run], name: str) -> Spread | None:
-    """Of a column, over seeds."""
+    """Mean and standard deviation of a column over seeds."""
     return spread_of([run.row[name] for run in group if name in run.row])
 
 
 def gain(group: Sequence[Run], other: Sequence[Run], name: str) -> Spread | None:
-    """How much more ``group`` has than ``other``, seed by seed.
+    """The difference of ``group`` and ``other`` in a column, over pairs of runs with the same seed.
 
-    Runs of one seed begin with the same weights and see the same batches in the same order: much of their noise is common.
+    Runs of one seed start with the same weights and the same order of batches, so part of their noise cancels out.
     """
     ours, theirs = ({run.config.seed: run.row[name] for run in runs if name in run.row} for runs in (group, other))
     return spread_of([value - theirs[seed] for seed, value in ours.items() if seed in theirs])
 
 
 def base_for(study: Study, flags: Mapping[str, Any], *, quick: bool, seeds: int | None, nodes: int) -> Base:
-    """The lab's settings for a graph with so many nodes, then the study's, a recipe's if one is named, and flags.
+    """The base of a study. The study's settings, a recipe and flags override the lab's defaults, in this order.
 
     Args:
-        flags: by name, as text.
+        flags: by name, as text. nodes: of the graph, which decide on the lab's defaults.
     """
     given = dict(flags)
     for name, instead in INSTEAD.items():
@@ -241,7 +243,7 @@ def base_for(study: Study, flags: Mapping[str, Any], *, quick: bool, seeds: int 
     recipe, shape = given.pop("recipe", "none"), SHAPES[nodes >= LARGE]
     settings = COMMON | shape | dict(epochs=study.epochs[quick]) | dict(study.settings)
     settings |= ({} if recipe == "none" else read_recipe(recipe)) | given
-    same_share = "num_parts" in given and "batch_size" not in given  # of the graph in a batch, as without the flag
+    same_share = "num_parts" in given and "batch_size" not in given  # a batch keeps its share of the graph
     config = Config.from_mapping(settings | (dict(batch_size=1) if same_share else {}), "these settings")
     if same_share:
         config = config.changed(batch_size=max(1, round(config.num_parts * shape["batch_size"] / shape["num_parts"])))
@@ -251,7 +253,7 @@ def base_for(study: Study, flags: Mapping[str, Any], *, quick: bool, seeds: int 
 
 
 def planned(study: Study, base: Base, out: Path) -> list[Run]:
-    """All runs: the first seed of every case, then the second. A study that is stopped early has something of each."""
+    """All runs: the first seed of every case, then the second, so that a stopped study has runs of each case."""
     runs = []
     for seed in range(base.config.seed, base.config.seed + base.seeds):
         for key, settings in study.cases(base).items():

@@ -1,31 +1,4 @@
-"""Methods: which nodes are computed together, and how their neighbours are read. REST composes with each of them."""
+"""Training methods: they choose the batches and how neighbours are read. REST can be added to methods with tables.
 
-from torch import Tensor
-
-from ..config import Config
-from .base import Method
-from .full import Full
-from .gas import GAS
-from .graphfm import GraphFM
-from .refresh import Refresh
-from .rest import REST, FullRefresh
-from .rest_is import RESTIS
-
-METHODS: dict[str, type[Method]] = {"gas": GAS, "graphfm": GraphFM, "full": Full}
-REFRESHES: dict[str, type[Refresh]] = {"": Refresh, "rest": REST, "rest-is": RESTIS}
-
-
-def method_for(config: Config, ptr: Tensor, device: str = "cpu") -> Method:
-    """The method that a configuration asks for, without its refresh. ptr: int64[K+1], the bounds of the clusters."""
-    return METHODS[config.base](config, ptr, device)
-
-
-def refresh_for(config: Config, method: Method) -> Refresh:
-    """What a configuration refreshes before each batch of a method."""
-    kind = FullRefresh if config.rest == "rest" and config.refresh_batch == "full" else REFRESHES[config.rest]
-    return kind(config, method)
-
-
-__all__ = [
-    "GAS", "METHODS", "REFRESHES", "REST", "RESTIS", "Full", "GraphFM", "Method", "Refresh", "method_for", "refresh_for",
-]  # fmt: skip
+The options of methods are read without torch, so this package imports nothing by itself.
+"""

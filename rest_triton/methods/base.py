@@ -1,19 +1,19 @@
-"""What a training method decides: which rows a step computes, and how it reads their neighbours.
+"""The base class of training methods: they choose the rows of a step and how their neighbours are read.
 
-A method overrides only what it does otherwise than GAS. The hooks, in the order of a step:
+A method overrides the hooks in which it differs from GAS. In the order of a step:
 
     batches(epoch)                 the batches of an epoch
     aggregate(ctx, …)              how a layer reads the neighbours of its rows
     transforms_first(ctx, …)       whether a layer multiplies before it aggregates
     loss(graph, batch, device)     the loss of the batch's result
-    after_layer(ctx)               what follows a layer whose output is recorded; keeps_inputs: whether it reads the input
-    after_backward(ctx)            what follows the gradients: tables of gradients, scores of nodes
-    scale                          by which gradients are multiplied before they are clipped
+    after_layer(ctx)               work after a layer; keeps_inputs: whether it reads the layer's input
+    after_backward(ctx)            work after backward: tables of gradients, scores of nodes
+    scale                          the factor of gradients, before they are clipped
 
     tables(model)                  the tables it needs, by kind
     refresh_batches(seed)          the batches that REST refreshes
     reads(adj, batch)              the rows that REST-IS refreshes
-    state(), load(state)           what a checkpoint holds of it
+    state(), load(state)           its part of a checkpoint
 """
 
 from abc import ABC, abstractmethod
@@ -34,10 +34,10 @@ from .loss import Loss, mean_loss
 
 
 class Method(ABC):
-    """One way to train on a graph.
+    """A training method.
 
     Args:
-        config: the run's. ptr: int64[K+1]; cluster k is the nodes ``ptr[k] .. ptr[k+1]``. device: where rows lie.
+        config: of the run. ptr: int64[K+1]; cluster k is the nodes ``ptr[k] .. ptr[k+1]``. device: of the batches' rows.
     """
 
     scale = 1.0
@@ -48,10 +48,10 @@ class Method(ABC):
 
     @abstractmethod
     def batches(self, epoch: int) -> list[Batch]:
-        """The batches of an epoch; they depend on its number alone, so that it can be repeated."""
+        """The batches of an epoch. They depend on its number alone, so that it can be repeated."""
 
     def cover(self) -> list[Batch]:
-        """Batches that hold every node exactly once, to measure by."""
+        """Batches that hold every node exactly once, for measurements."""
         return self.batches(0)
 
     def tables(self, model: HistoryGNN) -> dict[str, list[int]]:
@@ -59,11 +59,11 @@ class Method(ABC):
         return {INPUT: model.history_dims[self.first_table(model) - (not model.encodes) :]}
 
     def first_table(self, model: HistoryGNN) -> int:
-        """The layer whose input the first table holds. Features have no table, nor what is computed anew."""
+        """The first layer with its input in a table. Features and recomputed embeddings have no table."""
         return int(not model.encodes or self.config.input == "exact")
 
     def aggregate(self, ctx: Context, **mix: Any) -> Tensor:
-        """[R, D]: ``(1 - alpha) * A h + alpha * residual``, h being the input of the context's layer."""
+        """[R, D]: ``(1 - alpha) * A h + alpha * residual``, where h is the input of the context's layer."""
         return ctx.aggregate(**mix)
 
     def transforms_first(self, ctx: Context, width: int, result: int) -> bool:
@@ -71,14 +71,14 @@ class Method(ABC):
         return ctx.inputs.transforms_first(ctx.batch, ctx.halo, width, result)
 
     def loss(self, graph: Graph, batch: Batch, device: torch.device) -> Loss:
-        """The loss of a batch's result; the function returns None for a batch without a training node."""
+        """The loss as a function of a batch's result. It returns None for a batch without a training node."""
         return mean_loss(graph, batch, device)
 
     def after_layer(self, ctx: Context) -> None:  # noqa: B027
-        """Runs when a layer's output is recorded, before the next layer reads its neighbours."""
+        """Called when a layer's output is recorded, before the next layer reads its neighbours."""
 
     def after_backward(self, ctx: Context) -> None:  # noqa: B027 (most methods need nothing)
-        """Runs between backward and the update of the weights."""
+        """Called between backward and the update of the weights."""
 
     def refresh_batches(self, batch_size: int, seed: int) -> ClusterLoader:
         """The batches that REST refreshes."""
@@ -89,8 +89,8 @@ class Method(ABC):
         return batch.halo(adj)
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint holds of the method."""
+        """The method's part of a checkpoint."""
         return {}
 
     def load(self, state: dict[str, Any]) -> None:  # noqa: B027
-        """Take up the state of a checkpoint."""
+        """Restore the state of a checkpoint."""

@@ -1,4 +1,4 @@
-"""Forwards and backwards of a model by a method: refreshes, training, exact inference, on streams beside each other."""
+"""Forwards and backwards of a model by a method: training, refreshes on another stream, and exact inference."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -25,10 +25,10 @@ class Engine:
     """Runs a model on batches of a graph.
 
     Args:
-        model, method: what is computed, and how neighbours are read. adj: the normalised adjacency. x: features [N, F].
+        model: computes the batches. method: reads their neighbours. adj: the normalised adjacency. x: features [N, F].
         history: the tables that the method needs.
         edge_dropout: share of edges that training forwards leave out. seed: of all dropout.
-        amp: forwards in bfloat16 where torch's autocast says that it is safe.
+        amp: run forwards under torch's autocast to bfloat16.
     """
 
     def __init__(
@@ -40,19 +40,19 @@ class Engine:
             adj, Features(x), history, edge_dropout=edge_dropout, seed=seed, first_table=method.first_table(model),
             encodes=model.encodes,
         )  # fmt: skip
-        # A pool for each stream: a map never leaves its stream, so no stream waits for one.
+        # Each stream has a pool of its own, so that no stream waits for a map of another.
         self.maps = {stream: PositionMaps(adj.num_nodes, x.device) for stream in (COMPUTE, REFRESH)}
-        self.weights = Resource("weights")  # and what else all forwards read
+        self.weights = Resource("weights")  # and the features' aggregate
         self._open: Context | None = None
-        if not model.encodes:
-            self.streams.submit(COMPUTE, self.inputs.aggregated, writes=[self.weights])
+        # Also where nothing is computed: the first refresh comes after the copies of weights and features.
+        self.streams.submit(COMPUTE, lambda: None if model.encodes else self.inputs.aggregated(), writes=[self.weights])
 
     @property
     def streams(self) -> Any:
         return self.history.streams
 
     def with_history(self, history: History, method: Method | None = None) -> "Engine":
-        """The same model on the same graph with other tables."""
+        """An engine for the same model and graph with other tables."""
         i = self.inputs
         return Engine(
             self.model, method or self.method, i.adj, i.features.rows, history, edge_dropout=i.edge_dropout, seed=i.seed,
@@ -81,19 +81,19 @@ class Engine:
         copies: Sequence[Rows | None] | None = None,
         copies_at: int = 0,
     ) -> None:
-        """Write the rows of a batch by the weights of now, without gradients, on the refresh stream."""
+        """Compute the rows of a batch with the current weights and write them into the tables, on the refresh stream."""
         options = dict(step=step, draw=draw, training=training, refreshing=True, copies=copies, copies_at=copies_at)
 
         def forward() -> None:
-            # A training forward on the other stream moves the running statistics meanwhile.
-            needs_running = not training or len(batch) < 2
-            known = snapshot(self.model, self.streams, self.inputs.statistics) if needs_running else None
-            with self._context(batch, REFRESH, statistics=known, **options) as ctx, self._autocast():
+            # A training forward on the other stream may update the running statistics at the same time.
+            needs_running = not training or len(batch) < 2 or self.inputs.exact_input  # a halo may have one row
+            statistics = snapshot(self.model, self.streams, self.inputs.statistics) if needs_running else None
+            with self._context(batch, REFRESH, statistics=statistics, **options) as ctx, self._autocast():
                 self.model(ctx)
 
-        handed = [] if batch.nodes is None else [batch.nodes]
-        handed += [kept.rows for kept in copies or () if kept is not None]
-        self.streams.submit(REFRESH, forward, reads=[self.weights], inputs=handed)
+        inputs = [] if batch.nodes is None else [batch.nodes]
+        inputs += [buffer.rows for buffer in copies or () if buffer is not None]
+        self.streams.submit(REFRESH, forward, reads=[self.weights], inputs=inputs)
 
     def train(
         self,
@@ -104,11 +104,11 @@ class Engine:
         pulled: Sequence[Rows | None] | None = None,
         probe: Callable[[str, Tensor], None] | None = None,
     ) -> Tensor | None:
-        """Forward and backward of a batch; gradients are added to what is there. Returns the loss, without its graph.
+        """Run forward and backward of a batch, and add to the gradients. Returns the detached loss.
 
         Args:
             step: its number; rows are stamped with it.
-            loss_of: the loss of the batch's result, or None for a batch without a training node: its rows are written, too.
+            loss_of: returns the loss of the batch's result, None without a training node. The rows are written in any case.
             pulled: the halo's rows, where they are on the device already. probe: see :class:`Context`.
         """
         recording = bool(self.history.tables)
@@ -122,7 +122,7 @@ class Engine:
         return None if loss is None else loss.detach()
 
     def forward(self, batch: Batch, step: int, *, pulled: Sequence[Rows | None] | None = None) -> Tensor:
-        """[R, C]: the result of a training forward. Backward runs before the next call of :meth:`forward`."""
+        """[R, C]: the result of a training forward. Run backward before the next call."""
         self.leave()
         self._open = ctx = Context(
             self.inputs,
@@ -138,22 +138,22 @@ class Engine:
         return logits.float()
 
     def leave(self) -> None:
-        """End the last :meth:`forward`: its batch's position maps are free again."""
+        """End the last :meth:`forward` and free its position maps."""
         if self._open is not None:
             self._open.close()
             self._open = None
 
     @torch.no_grad()
     def predict(self, batch: Batch, step: int) -> Tensor:
-        """[R, C]: the result of a batch in eval mode, with histories; nothing is written."""
+        """[R, C]: the result of a batch in eval mode, with histories. Nothing is written."""
         with self._context(batch, COMPUTE, step=step, training=False, recording=False) as ctx:
             logits: Tensor = self.model(ctx)
             return logits
 
     def gradients(self, batch: Batch, step: int, loss_of: Loss) -> tuple[Tensor, Tensor] | None:
-        """(gradient of a batch's loss for all weights, as one vector; its result), in eval mode, with histories.
+        """(gradient of a batch's loss for all weights as one vector, its result), in eval mode, with histories.
 
-        Nothing is written, and nothing is added to the gradients that are there. None for a batch without a training node.
+        Tables and ``grad`` of the weights do not change. Returns None for a batch without a training node.
         """
         parameters = [p for p in self.model.parameters() if p.requires_grad]
         with self._context(batch, COMPUTE, step=step, training=False, recording=False) as ctx:
@@ -161,12 +161,12 @@ class Engine:
             loss = loss_of(logits)
             if loss is None:
                 return None
-            found = torch.autograd.grad(loss, parameters, allow_unused=True)
-        each = [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, found, strict=True)]
-        return torch.cat([g.flatten() for g in each]), logits.detach()
+            used = torch.autograd.grad(loss, parameters, allow_unused=True)
+        gradients = [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, used, strict=True)]
+        return torch.cat([g.flatten() for g in gradients]), logits.detach()
 
     def update(self, optimizer: torch.optim.Optimizer, clip: float = 0.0) -> None:
-        """Move the weights after all forwards have read them. clip: the largest norm of the gradient; 0: any."""
+        """Update the weights after all forwards have read them. clip: the largest norm of the gradient; 0: no limit."""
 
         def move() -> None:
             if self.method.scale != 1.0:
@@ -180,13 +180,13 @@ class Engine:
         self.streams.submit(COMPUTE, move, writes=[self.weights])
 
     def inference(self, *, record_at: int | None = None) -> AbstractContextManager[Inference]:
-        """An exact pass over scratch tables, or over the run's own, whose rows are then stamped with ``record_at``."""
+        """An exact pass over scratch tables. With ``record_at`` it writes the run's tables, stamped with it."""
         return inference(self.inputs, self.model, self.maps[COMPUTE], self.method, record_at=record_at)
 
     def exact(self, *, record_at: int | None = None) -> Tensor:
-        """[N, C]: the result for all nodes, in eval mode; with ``record_at`` its activations are written into the tables."""
-        with self.inference(record_at=record_at) as made:
-            return made.run()
+        """[N, C]: the exact result for all nodes, in eval mode. ``record_at`` is that of :meth:`inference`."""
+        with self.inference(record_at=record_at) as exact_pass:
+            return exact_pass.run()
 
     def fill(self, step: int = 0) -> None:
         """Write all rows of all tables by one exact pass."""

@@ -1,28 +1,29 @@
-"""How many batches REST refreshes before a step: a fixed number, or as many as rows need to stay young, or close."""
+"""The number of batches that REST refreshes before a step: fixed, or controlled by the age or the drift of rows."""
 
 from typing import Any
 
 from torch import Tensor
 
-from ..config import AUTO, Config
+from ..config import Config
 from ..sampling.batch import Batch
 from .engine import Engine
+from .options import AUTO
 
-SAMPLE = 256  # rows by which drift is measured
-SLOWEST, FASTEST = 0.8, 1.25  # what one measurement changes the allowed age by, at the most
+SAMPLE = 256  # rows that drift is measured on
+SLOWEST, FASTEST = 0.8, 1.25  # limits of the factor by which one measurement changes the allowed age
 
 
 class Frequency:
-    """F refreshes before every step."""
+    """A fixed number of refreshes before every step."""
 
     def __init__(self, count: int) -> None:
         self.count = count
 
     def observe(self, engine: Engine, batch: Batch, step: int, age: float) -> None:
-        """Before a step on ``batch``, whose rows are ``age`` steps old; nothing is refreshed yet."""
+        """Called before the refreshes of a step. age: of the rows of ``batch``, in steps."""
 
     def reached(self, done: int, age: float) -> bool:
-        """Whether ``done`` refreshes are enough. age: the mean over all rows after the step, if there are no more."""
+        """Whether ``done`` refreshes are enough. age: the mean age of all rows after the step without further refreshes."""
         return done >= self.count
 
     def state(self) -> dict[str, Any]:
@@ -33,7 +34,7 @@ class Frequency:
 
 
 class TargetAge(Frequency):
-    """As many as it takes for the mean age of rows, in steps, not to exceed ``most``."""
+    """Refreshes until the mean age of rows is at most ``most`` steps."""
 
     def __init__(self, most: float) -> None:
         self.most = most
@@ -43,13 +44,13 @@ class TargetAge(Frequency):
 
 
 class TargetDrift(TargetAge):
-    """As many as it takes for rows not to have moved by more than ``target``, relative to their size, when they are written
-    again. What that means in steps is learned: rows of the training batch are read before the step and after it, in the last
-    table, where the changes of all layers come together; the age that is allowed falls while they move more than the
-    target, and rises while they move less.
+    """Refreshes until rows change by at most ``target``, relative to their norm, between two writes.
 
-    With dropout two forwards of one moment differ, too: a target below that asks for the impossible, and everyone is
-    refreshed at every step.
+    The allowed age is learned. Rows of the training batch are read before and after the step in the last table, which
+    depends on all layers. The allowed age falls while they change by more than the target, and rises otherwise.
+
+    With dropout two forwards with the same weights differ. A target below that difference refreshes all clusters at every
+    step.
     """
 
     def __init__(self, target: float, longest: float) -> None:
@@ -64,7 +65,7 @@ class TargetDrift(TargetAge):
         last = len(history.tables) - 1
         if self.seen is not None:
             nodes, before, waited = self.seen
-            # A checkpoint is loaded on the CPU, whatever the tables are on.
+            # A checkpoint is loaded on the CPU; the tables may be on another device.
             nodes, before = nodes.to(engine.inputs.device), before.to(engine.inputs.device)
             now = history.read(last, nodes)
             drift = float((now - before).norm(dim=1).mean() / now.norm(dim=1).mean().clamp_min(1e-12))
@@ -82,7 +83,7 @@ class TargetDrift(TargetAge):
 
 
 def frequency_for(config: Config, batches: int) -> Frequency:
-    """What a configuration asks for. batches: so many make an epoch; without any refresh rows are younger, on average."""
+    """The frequency of a configuration. batches: per epoch; without refreshes the mean age is smaller than that."""
     if config.frequency != AUTO:
         return Frequency(config.refreshes)
     return TargetDrift(config.target_drift, float(batches)) if config.target_drift > 0 else TargetAge(config.target_age)

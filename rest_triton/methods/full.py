@@ -1,4 +1,4 @@
-"""Full-batch training: all nodes in one batch, no tables. An epoch is one step."""
+"""Full-batch training: one batch of all nodes, without tables. An epoch is one step."""
 
 import torch
 
@@ -8,7 +8,7 @@ from .base import Method
 
 
 class Full(Method):
-    """The reference for all other methods, where it fits."""
+    """Full-batch training, the reference for other methods."""
 
     def batches(self, epoch: int) -> list[Batch]:
         nodes = int(self.ptr[-1])

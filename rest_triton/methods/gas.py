@@ -9,11 +9,11 @@ from .base import Method
 
 
 class GAS(Method):
-    """All clusters, ``batch_size`` at a time, in another order each epoch; at most ``max_steps`` updates of them."""
+    """Batches of ``batch_size`` clusters, in another order each epoch. An epoch has at most ``max_steps`` updates."""
 
     def __init__(self, config: Config, ptr: Tensor, device: str) -> None:
         super().__init__(config, ptr, device)
-        batch_size = min(config.batch_size, ptr.numel() - 1)  # a small graph may have fewer clusters than were asked for
+        batch_size = min(config.batch_size, ptr.numel() - 1)  # a small graph may have fewer clusters than num_parts
         self.clusters = ClusterLoader(ptr, batch_size, seed=mix64(config.seed) >> 1, device=device)
 
     def batches(self, epoch: int) -> list[Batch]:
@@ -21,4 +21,4 @@ class GAS(Method):
         return self.clusters.epoch(epoch)[:most]
 
     def cover(self) -> list[Batch]:
-        return self.clusters.epoch(0)  # whatever max_steps says
+        return self.clusters.epoch(0)  # without the limit of max_steps

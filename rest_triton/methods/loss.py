@@ -13,11 +13,10 @@ Loss = Callable[[Tensor], Tensor | None]
 
 
 def mean_loss(graph: Graph, batch: Batch, device: torch.device) -> Loss:
-    """The mean cross entropy over the training nodes of a batch, as a function of its result; None if it has none.
+    """The mean cross entropy over the training nodes of a batch, as a function of its result.
 
-    With ``batch.weight`` it is the weighted sum.
-
-    The training nodes are found on the host, so that a GPU does not have to be waited for.
+    With ``batch.weight`` it is the weighted sum. Without a training node the function returns None. The training nodes are
+    selected on the host, so that the host does not wait for a GPU.
     """
     assert graph.y is not None and graph.train_mask is not None
     targets = batch.block(-1 if batch.counts is None else len(batch.counts) - 2).rows

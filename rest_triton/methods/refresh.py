@@ -1,4 +1,4 @@
-"""What is refreshed before a training batch: the base, which refreshes nothing."""
+"""The base class of refreshes before a training batch. It refreshes nothing."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,29 +11,31 @@ from .engine import Engine
 
 
 class Refresh:
-    """Refreshes nothing.
+    """No refresh.
 
     Args:
-        config: the run's. method: the method whose tables are refreshed.
+        config: of the run. method: of the tables to refresh.
     """
 
-    refreshes: int | None = None  # since the run began or was resumed; None: their number says nothing
+    refreshes: int | None = None  # since the run began or was resumed; None: they are not counted
 
     def __init__(self, config: Config, method: Method) -> None:
         self.config, self.method = config, method
         self.training = config.refresh_mode == "train"
 
     def before(self, engine: Engine, batch: Batch, step: int) -> tuple[Batch, Sequence[Rows | None] | None]:
-        """Refresh before training on ``batch``. Returns the batch, with its halo if that became known, and the halo's
-        rows where they are on the device already: both are for :meth:`Engine.train`."""
+        """Refresh before training on ``batch``. Returns (batch, pulled), both for :meth:`Engine.train`.
+
+        The batch has its halo if it was computed. ``pulled`` are the halo's rows if they are on the device already.
+        """
         return batch, None
 
     def filled(self, step: int) -> None:
-        """All rows of all tables were written by an exact pass."""
+        """Called when an exact pass has written all rows of all tables."""
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint holds."""
+        """The refresh's part of a checkpoint."""
         return {}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Take up the state of a checkpoint."""
+        """Restore the state of a checkpoint."""

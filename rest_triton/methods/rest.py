@@ -13,13 +13,13 @@ from .engine import Engine
 from .frequency import frequency_for
 from .refresh import Refresh
 
-REFRESHING = 0x5EED  # keeps the refresh iterator's shuffles apart from the training iterator's
+REFRESHING = 0x5EED  # makes the refresh iterator's shuffles differ from the training iterator's
 
 
 class REST(Refresh):
-    """``frequency`` refresh batches before every training batch: a fixed number, or as many as rows need.
+    """Refresh batches before every training batch. :class:`Frequency` controls their number.
 
-    They come from an iterator of their own that shuffles and wraps, or hold the clusters that have waited longest.
+    They come from a second iterator over shuffled clusters, or hold the clusters with the oldest rows.
     """
 
     def __init__(self, config: Config, method: Method) -> None:
@@ -29,30 +29,30 @@ class REST(Refresh):
         self.batches = method.refresh_batches(batch_size, config.seed + REFRESHING)
         self.frequency = frequency_for(config, len(self.batches))
         self.refreshes = 0
-        self.drawn = 0  # batches of the iterator
-        self.written = [0] * clusters  # the step at which each cluster was written last
+        self.drawn = 0  # batches drawn from the iterator
+        self.written = [0] * clusters  # the step at which each cluster was last written
         self.sizes = [end - begin for begin, end in pairwise(self.batches.bounds)]
         self._epoch: tuple[int, list[Batch]] = (-1, [])
 
     def before(self, engine: Engine, batch: Batch, step: int) -> tuple[Batch, Sequence[Rows | None] | None]:
         self.frequency.observe(engine, batch, step, self._age(step, batch.clusters))
-        self._wrote(batch, step)  # the training forward is about to write these
+        self._wrote(batch, step)  # the training forward of this step writes them
         done = 0
         while not self.frequency.reached(done, self._age(step, range(len(self.sizes)))):
-            other = self._next(step)
-            if other is None:
+            refresh_batch = self._next(step)
+            if refresh_batch is None:
                 break
             done += 1
-            engine.refresh(other, step, draw=done, training=self.training)
-            self._wrote(other, step)
+            engine.refresh(refresh_batch, step, draw=done, training=self.training)
+            self._wrote(refresh_batch, step)
         self.refreshes = (self.refreshes or 0) + done
         return batch, None
 
     def _next(self, step: int) -> Batch | None:
-        """The next refresh batch; None if all rows are of these weights already."""
+        """The next refresh batch, None if this step has written all rows already."""
         if self.config.refresh_order == "oldest":
             return self._oldest(step)
-        for _ in range(2 * len(self.batches)):  # at least once round
+        for _ in range(2 * len(self.batches)):  # this covers at least one whole epoch
             epoch, index = divmod(self.drawn, len(self.batches))
             if self._epoch[0] != epoch:
                 self._epoch = epoch, self.batches.epoch(epoch)
@@ -89,7 +89,7 @@ class REST(Refresh):
 
 
 class FullRefresh(Refresh):
-    """REST with all clusters at a time: one exact pass, in eval mode."""
+    """REST with all clusters in one refresh: an exact pass in eval mode."""
 
     def before(self, engine: Engine, batch: Batch, step: int) -> tuple[Batch, Sequence[Rows | None] | None]:
         engine.fill(step)

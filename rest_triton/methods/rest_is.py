@@ -1,4 +1,4 @@
-"""REST-IS: the halo of the batch is refreshed before the batch; then every row that the batch reads is fresh."""
+"""REST-IS: refreshes the halo of each batch before the batch, so that the batch reads fresh rows only."""
 
 from collections.abc import Sequence
 
@@ -9,17 +9,17 @@ from .refresh import Refresh
 
 
 class RESTIS(Refresh):
-    """The rows that a batch reads, in ``frequency`` pieces, one after the other."""
+    """Refreshes of the rows that a batch reads, in ``frequency`` pieces."""
 
     def before(self, engine: Engine, batch: Batch, step: int) -> tuple[Batch, Sequence[Rows | None] | None]:
         batch = batch.with_halo(engine.inputs.adj)
         rows, history = self.method.reads(engine.inputs.adj, batch), engine.history
-        # Refreshed rows of far tables stay on the device for the training forward, and are not fetched again.
-        held = [
+        # For tables that are not in place, refreshed rows stay in a buffer for the training forward.
+        buffers = [
             None if table.in_place else history.buffer(2 + t, rows.numel(), table.rows.shape[1])
             for t, table in enumerate(history.tables)
         ]
-        copies = held if any(kept is not None for kept in held) else None
+        copies = buffers if any(buffer is not None for buffer in buffers) else None
         at = 0
         for i, piece in enumerate(rows.chunk(self.config.refreshes)):
             part = Batch(history.num_nodes, nodes=piece, device=piece.device)

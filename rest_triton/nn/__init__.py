@@ -1,4 +1,4 @@
-"""Models: each states the equation of its layers once."""
+"""Models. Each implements the equation of its layers once, for all methods."""
 
 from ..utils.errors import did_you_mean
 from .appnp import APPNP

@@ -18,9 +18,9 @@ class APPNP(HistoryGNN):
     Args:
         in_channels, hidden_channels, out_channels, dropout: of the MLP.
         num_layers: K, the number of propagations. alpha: the teleport probability.
-        mlp_layers: how many linear layers the MLP has. batch_norm: between them. drop_input: dropout of features.
+        mlp_layers: linear layers of the MLP. batch_norm: between them. drop_input: dropout of features.
 
-    Tables: the MLP's result and every propagation but the last, K of them, as wide as the classes.
+    Tables: the MLP's result and every propagation but the last: K tables, as wide as the classes.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
-"""What a model sees of the graph while it computes a batch: its own rows, and those of neighbours.
+"""The context of a forward: a model's access to the rows of a batch and of its neighbours.
 
-A model is written as if it had the whole graph: ``ctx.h`` is the input of the layer for the rows of the batch, and
-``ctx.propagate()`` aggregates it over all neighbours. The context knows where the rows of neighbours are: computed in the
-batch, kept in a table, or computed anew. The training method decides how they are read.
+A model's code does not depend on the batch: ``ctx.h`` is the layer's input for the batch's rows, and ``ctx.propagate()``
+aggregates it over all neighbours. The context reads neighbours' rows from the batch or from a table, or recomputes them.
+The training method decides how they are read.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Reader(Protocol):
-    """The part of a training method that a forward asks: how neighbours are read."""
+    """The part of a training method that a forward calls to read neighbours."""
 
     def aggregate(self, ctx: "Context", **mix: Any) -> Tensor:
         """[R, D]: ``(1 - alpha) * A h + alpha * residual``."""
@@ -38,22 +38,22 @@ class Reader(Protocol):
         """Whether :meth:`after_layer` reads the input of the layer."""
 
     def after_layer(self, ctx: "Context") -> None:
-        """Runs when a layer's output is recorded, before the next layer reads its neighbours."""
+        """Called when a layer's output is recorded, before the next layer reads its neighbours."""
 
 
 class Context:
     """One forward of one batch.
 
     Args:
-        batch: the rows that are computed. maps: position maps of the stream that computes. reader: the training method.
-        step: the number that recorded rows are stamped with. draw: tells the dropout of forwards in one step apart.
+        batch: the rows to compute. maps: position maps of the current stream. reader: the training method.
+        step: the stamp of recorded rows. draw: distinguishes the dropout of forwards in one step.
         training: batch statistics and dropout; else running statistics and no dropout.
-        refreshing: only tables are wanted: the last layer, running statistics and edge dropout are left out.
+        refreshing: write tables only: leave out the last layer, running statistics and edge dropout.
         recording: whether tables are written.
         pulled: for each table the halo's rows, where they are on the device already.
-        copies: for each table a buffer that gets what is recorded, too, from row ``copies_at`` on.
+        copies: for each table a buffer, into which recorded rows are copied from row ``copies_at`` on.
         statistics: copies of running statistics to use instead of the model's.
-        probe: is called with a name and every result that is computed.
+        probe: called with a name and each computed result.
     """
 
     def __init__(
@@ -81,16 +81,16 @@ class Context:
         self.pulled, self.copies, self.copies_at = pulled, copies, copies_at
         self.statistics, self.probe = statistics, probe
         self.whole_graph = len(batch) == inputs.adj.num_nodes
-        self.model: HistoryGNN | None = None  # from begin() on
+        self.model: HistoryGNN | None = None  # set by begin()
         self.layer, self.num_layers = -1, 0  # -1: before the first
         self.feature_dropout = 0.0
         self._h: Tensor | None = None
         self._h0: Tensor | None = None
-        self.kept: dict[str, Tensor] = {}  # what the reader needs again in this forward
+        self.kept: dict[str, Tensor] = {}  # for the reader, until the forward ends
         self.adj = inputs.adj if batch.adj is None else batch.adj
         self.block = batch.block(-1)
         self._halos: dict[tuple[int, int], Tensor] = {}  # of blocks, by their sizes
-        self._halo_h: Tensor | None = None  # encoded features of the halo, computed instead of read
+        self._halo_h: Tensor | None = None  # encoded features of the halo, where they are not read from a table
         # Position maps, by the number of rows entered and the halo that is numbered by slots.
         self._taken: dict[tuple[int, tuple[int, int] | None, bool], tuple[Batch, Tensor]] = {}
         self._sources: dict[int, Rows] = {}
@@ -99,7 +99,7 @@ class Context:
         self._feature_seed: int | None = None
 
     def close(self) -> None:
-        """Return the position maps: after backward."""
+        """Return the position maps, after backward."""
         for (_, slots, _), (entered, position) in self._taken.items():
             entered.restore_positions(position)
             if slots is not None:
@@ -108,10 +108,10 @@ class Context:
             self.maps.give_back(position)
         self._taken = {}
 
-    # The course of a forward, for HistoryGNN.forward.
+    # The steps of HistoryGNN.forward.
 
     def begin(self, model: "HistoryGNN") -> None:
-        """Encode features, where the model does, and record or recompute them for neighbours."""
+        """Encode features if the model does so, and record or recompute them for neighbours."""
         self.model, self.num_layers, self.feature_dropout = model, model.num_layers, model.feature_dropout
         if not model.encodes:
             return
@@ -122,18 +122,18 @@ class Context:
         elif not self.whole_graph:
             self.block = self.batch.block(0)
             outside = Batch(self.batch.num_nodes, nodes=self.halo, device=self.halo.device)
-            # As in a refresh: batch statistics of its own rows, which leave no trace in the running ones.
-            other = Context(
+            # As in a refresh, batch statistics are those of its rows, and running statistics stay as they are.
+            halo_ctx = Context(
                 self.inputs, outside, self.maps, self.reader, step=self.step, draw=self.draw, training=self.training,
                 refreshing=True, recording=False, statistics=self.statistics,
             )  # fmt: skip
-            other._seeds, other.feature_dropout = seeds, self.feature_dropout  # the same dropout as in one piece
-            self._halo_h = model.encode(other._features(), other)
+            halo_ctx._seeds, halo_ctx.feature_dropout = seeds, self.feature_dropout  # the same dropout as for the batch
+            self._halo_h = model.encode(halo_ctx._features(), halo_ctx)
         self._h0 = h
         self._h = self.dropout(h, model.encoded_dropout)
 
     def layers(self) -> Iterable[int]:
-        """The layers to compute. A refresh leaves the last one out: all tables are written before it."""
+        """The layers to compute. A refresh leaves the last one out, as no table holds its output."""
         return range(self.num_layers - 1 if self.refreshing else self.num_layers)
 
     def enter(self, layer: int) -> None:
@@ -141,28 +141,28 @@ class Context:
         self.layer, self._recorded, self.block = layer, False, self.batch.block(layer)
 
     def leave(self, h: Tensor) -> None:
-        """End a layer: its output is recorded, if it was not, and becomes the input of the next."""
+        """End a layer: record its output, unless it is recorded, and make it the next layer's input."""
         if not self._recorded and self.layer + 1 < self.num_layers:
             self.record(self.layer + 1, h)
         self.reader.after_layer(self)
         self._h = h
 
     def result(self, model: "HistoryGNN") -> Tensor | None:
-        """The model's result after its last layer, None if that was left out."""
+        """The model's result, None if the last layer was left out."""
         return model.decode(self.h) if self.layer == self.num_layers - 1 else None
 
-    # What a layer computes with.
+    # For layers.
 
     @property
     def h(self) -> Tensor:
-        """[R, D]: the input of the layer, for the rows that it computes."""
+        """[R, D]: the layer's input for the rows that it computes."""
         return self._own(self._features() if self._h is None else self._h)
 
     def _own(self, h: Tensor) -> Tensor:
         return h[: len(self.block.rows)] if len(h) > len(self.block.rows) else h
 
     def _input(self) -> Tensor:
-        """[S, D]: the input of the layer, for all rows that are there."""
+        """[S, D]: the layer's input for all rows of the block's source."""
         return self._features() if self._h is None else self._h
 
     @property
@@ -172,24 +172,24 @@ class Context:
         return self._own(self._h0)
 
     def release(self) -> None:
-        """Free the input of the layer, which is not used any more: in a full batch it is as large as a table."""
+        """Free the layer's input. Call it after the last use: in a full batch the input is as large as a table."""
         if not self.reader.keeps_inputs:
             self._h = None
 
     def propagate(self, *, residual: Tensor | None = None, alpha: float = 0.0) -> Tensor:
-        """[R, D]: ``(1 - alpha) * A h + alpha * residual``: the layer's input aggregated over all neighbours."""
+        """[R, D]: the layer's input aggregated over all neighbours, ``(1 - alpha) * A h + alpha * residual``."""
         if self.layer == 0 and not self.inputs.encodes:
             z = self._propagate_features()
             return z if residual is None else (1 - alpha) * z + alpha * residual
         return self._probed("aggregate", self.reader.aggregate(self, residual=residual, alpha=alpha))
 
     def propagate_linear(self, weight: Tensor) -> Tensor:
-        """[R, C]: ``A h W^T`` for W [C, D], in the order that costs less. :meth:`output` adds a bias in its own pass."""
+        """[R, C]: ``A h W^T`` for W [C, D], in the cheaper order. Pass a bias to :meth:`output` instead."""
         narrow, wide = weight.shape
         if self.layer == 0 and not self.inputs.encodes:
             return self._probed("first layer", self._propagate_features_linear(weight))
-        may = narrow < wide and self._halo_rows is None and not self.block.narrows
-        first = may and self.reader.transforms_first(self, wide, narrow)
+        possible = narrow < wide and self._halo_rows is None and not self.block.narrows
+        first = possible and self.reader.transforms_first(self, wide, narrow)
         z = self._transformed_first(weight) if first else F.linear(self.propagate(), weight)
         return self._probed("layer", z)
 
@@ -197,7 +197,7 @@ class Context:
         self, h: Tensor, norm: BatchNorm1d | None = None, *, bias: Tensor | None = None, relu: bool = True,
         dropout: float = 0.0,
     ) -> Tensor:  # fmt: skip
-        """``dropout(relu(norm(h + bias)))``, the output of a layer: recorded before dropout, in the same pass."""
+        """``dropout(relu(norm(h + bias)))`` as the output of a layer. The same pass records it before dropout."""
         self._recorded = True
         last = self.layer + 1 == self.num_layers
         return self._activate(None if last else self.layer + 1, h, norm, bias, relu, dropout)
@@ -206,15 +206,15 @@ class Context:
         self, h: Tensor, norm: BatchNorm1d | None = None, *, bias: Tensor | None = None, relu: bool = True,
         dropout: float = 0.0,
     ) -> Tensor:  # fmt: skip
-        """``dropout(relu(norm(h + bias)))`` in one pass. A bias is cheaper here than in the product before."""
+        """``dropout(relu(norm(h + bias)))`` in one pass. Adding a bias here is cheaper than in the product before."""
         return self._activate(None, h, norm, bias, relu, dropout)
 
     def dropout(self, h: Tensor, p: float) -> Tensor:
-        """h with elements set to zero at random, in training."""
+        """h with dropout, in training."""
         return h if p == 0.0 or not self.training else self.activate(h, relu=False, dropout=p)
 
     def record(self, layer: int, h: Tensor) -> None:
-        """Write the batch's rows of the input of a layer."""
+        """Write the batch's rows of a layer's input into its table."""
         number = self.inputs.number(layer)
         if not self.recording or number is None:
             return
@@ -223,11 +223,11 @@ class Context:
             into = kept.rows[self.copies_at : self.copies_at + len(self.block.rows)]
             self.streams.submit(self.streams.current, lambda: into.copy_(h.detach()), writes=[kept.resource])
 
-    # Where rows are.
+    # Places of rows.
 
     @property
     def halo(self) -> Tensor:
-        """int64[H]: the neighbours of the rows that the layer computes, outside of the rows of its input."""
+        """int64[H]: the neighbours of the computed rows that are not rows of the layer's input."""
         return self._halo_of(self.block)
 
     def _halo_of(self, block: Block) -> Tensor:
@@ -240,8 +240,9 @@ class Context:
     def position(self, *, by_slot: bool = False, of_result: bool = False, joined: bool = False) -> Tensor:
         """int32[N]: the position map of the rows of the layer's input.
 
-        by_slot: the halo's rows are numbered as in ``halo``, else by node. joined: they follow the input's rows in x.
-        of_result: the map of the rows that the layer computes.
+        Args:
+            by_slot: the halo's rows are numbered as in ``halo``, else by node. joined: they follow the input's rows in x.
+            of_result: return the map of the computed rows instead.
         """
         entered = self.block.rows if of_result else self.block.source
         slots = (len(self.block.rows), len(self.block.source)) if (by_slot or joined) and not self.whole_graph else None
@@ -258,11 +259,11 @@ class Context:
 
     @property
     def _halo_rows(self) -> Tensor | None:
-        """The halo's rows of the layer's input, where they were computed in this forward."""
+        """The halo's rows of the layer's input, if this forward computed them."""
         return self._halo_h if self.layer == 0 else None
 
     def neighbourhood(self) -> Tensor:
-        """[S + H, D]: the layer's input for all rows that are there, then for the halo."""
+        """[S + H, D]: the layer's input for all rows of the block's source, then for the halo."""
         h = self._input()
         if self.whole_graph or self.halo.numel() == 0:
             return h
@@ -277,13 +278,16 @@ class Context:
             return self._drop_features(self.inputs.features.gather(self.halo), self.halo)
 
         def rows() -> Tensor:
-            # A buffer is filled again while backward may still read these rows: they are copied.
+            # Rows are copied: a buffer may be filled again before backward has read them.
             return gather_rows(source.rows, self.halo) if source.in_place else source.rows.clone()
 
         return self.streams.submit(self.streams.current, rows, reads=[source.resource])
 
     def source(self, layer: int | None = None) -> Rows | None:
-        """Where the input of a layer (default: this one) is read outside of the batch; None if nothing is read there."""
+        """The rows of a layer's input for nodes outside of the batch, None without such nodes or a table.
+
+        layer: by default this one.
+        """
         layer = self.layer if layer is None else layer
         number = self.inputs.number(layer)
         if self.whole_graph or number is None:
@@ -302,16 +306,16 @@ class Context:
         return self._sources[number]
 
     def _prefetch(self) -> None:
-        """Fetch the next layer's rows while this one computes. A refresh writes the last table, and does not read it."""
+        """Fetch the next layer's rows while this layer computes. A refresh does not read the last table."""
         number = self.inputs.number(self.layer + 1)
         if number is not None and not self.whole_graph and self.pulled is None:
             if number < len(self.history.tables) - int(self.refreshing):
                 self._pull(number, self.batch.block(self.layer + 1))
 
     def aggregate(self, *, residual: Tensor | None = None, alpha: float = 0.0, **options: Any) -> Tensor:
-        """:meth:`propagate` by histories: rows in the batch are fresh, all others come from the table.
+        """:meth:`propagate` with histories: rows outside of the batch come from the table.
 
-        ``options`` are those of :func:`history_spmm`, for methods that need more of it.
+        ``options`` are further arguments of :func:`history_spmm`.
         """
         options = self.edges() | dict(residual=residual, alpha=alpha) | options
         adj, rows, h = self.adj, self.block.rows.rows, self._input()
@@ -330,7 +334,7 @@ class Context:
         )
 
     def _transformed_first(self, weight: Tensor) -> Tensor:
-        """``A (h W^T)``: the halo's rows are multiplied, too."""
+        """``A (h W^T)``. The halo's rows are multiplied, too."""
         source, h = self.source(), self._input()
         if source is None:
             outside = h.new_empty(0, weight.shape[0])
@@ -348,7 +352,7 @@ class Context:
     # Features.
 
     def _features(self) -> Tensor:
-        """[S, F]: the features of the rows of the layer's input, some of them dropped in training."""
+        """[S, F]: the features of the rows of the layer's input, with dropout in training."""
         batch = self.block.source if self.layer >= 0 else self.block.rows
         return self._drop_features(self.inputs.features.take(batch), batch.rows)
 
@@ -361,7 +365,7 @@ class Context:
         return self._probed("dropout of features", dropped)
 
     def _propagate_features(self) -> Tensor:
-        """[R, F]: the aggregate of the features. Where nothing is dropped it was computed once for the graph."""
+        """[R, F]: the aggregate of the features. Without dropout it is computed once for the whole graph."""
         inputs, rows = self.inputs, self.block.rows.rows
         if self.feature_dropout > 0.0 and self.training:
             inside, outside = self._features(), self._drop_features(inputs.features.gather(self.halo), self.halo)
@@ -405,7 +409,7 @@ class Context:
 
             y = self.streams.submit(self.streams.current, write, writes=[table.resource])
             return self._probed("activation", y)
-        # Far away: the rows are laid down here, in the table's dtype, and leave on a stream of their own.
+        # The op cannot write this table: it writes a buffer in the table's dtype, which is then pushed.
         before_dropout = torch.empty(h.shape, dtype=table.rows.dtype, device=h.device)
         each = torch.arange(len(batch), device=h.device)
         y = activate(h, scale, shift, rows=rows, history=before_dropout, history_rows=each, **options)
@@ -422,8 +426,8 @@ class Context:
         if norm is None:
             return None, bias, None
         if not self.training or len(h) < 2:  # one row has no variance
-            known = norms.running(norm) if self.statistics is None else self.statistics[norm]
-            return norms.scale_and_shift(norm, known, bias, of_batch=False)
+            running = norms.running(norm) if self.statistics is None else self.statistics[norm]
+            return norms.scale_and_shift(norm, running, bias, of_batch=False)
         moments = norms.batch_moments(h)
         if not self.refreshing:
             self.streams.submit(
@@ -440,11 +444,11 @@ class Context:
         return self.inputs.edge_dropout if self.training and not self.refreshing else 0.0
 
     def edges(self) -> dict[str, Any]:
-        """The options of an aggregate that leaves edges out."""
+        """The options of an aggregate for edge dropout."""
         return dict(edge_dropout=self.edge_dropout, seed=self.next_seed() if self.edge_dropout > 0.0 else 0)
 
     def next_seed(self) -> int:
-        """A new seed for each use of randomness in this forward, the same in every run."""
+        """A new seed for each use of randomness in this forward, equal in every run."""
         self._seeds += 1
         return mix64(mix64(mix64(self.inputs.seed + self.step) + self.draw) + self._seeds) >> 1
 

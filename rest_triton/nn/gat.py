@@ -29,14 +29,14 @@ class Attention(Module):
         self.bias = Parameter(torch.zeros(out_channels))
 
     def forward(self, ctx: Context, dropout: float) -> Tensor:
-        """[R, D]: the attention of the rows that a layer computes over their neighbours, without the bias."""
+        """[R, D]: attention of the computed rows over their neighbours, without the bias."""
         x, block = self.lin(ctx.neighbourhood()), ctx.block
         by_head = x.view(len(x), self.heads, -1)
         source = (by_head * self.att_src).sum(2)
         target = (by_head[: len(block.rows)] * self.att_dst).sum(2)
         halo = ctx.halo
         nodes = torch.cat([block.source.rows, halo]) if halo.numel() else block.source.rows
-        dropout = dropout if ctx.training and not ctx.refreshing else 0.0  # as for edges: refreshes use them all
+        dropout = dropout if ctx.training and not ctx.refreshing else 0.0  # a refresh reads all edges
         return history_attention(
             ctx.adj, block.rows.rows, ctx.position(joined=True), x, source, target, dropout=dropout,
             seed=ctx.next_seed() if dropout > 0 else 0, x_rows=nodes, row_position=ctx.position(of_result=True),

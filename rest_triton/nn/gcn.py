@@ -19,10 +19,10 @@ class GCN(HistoryGNN):
         in_channels, hidden_channels, out_channels, num_layers, dropout: as usual.
         drop_input: dropout of features, too.
         batch_norm: with ``norm``. residual: with ``+ h``, where the widths agree.
-        linear: a linear layer before the first aggregate and one after the last, which is then a layer like the others.
+        linear: a linear layer before the first aggregate and one after the last. The last layer is then like the others.
 
-    Tables: the input of every layer that is not features. Without ``linear`` the first layer reads features, and its
-    aggregate is computed once for the whole graph, unless features are dropped.
+    Tables: the input of every layer but features. Without ``linear`` the first layer reads features. Their aggregate is
+    computed once for the whole graph, unless training drops features.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class GCN(HistoryGNN):
         norm = norm_of(self.bns, layer)
         if residual is None:
             return ctx.output(u, norm, bias=conv.bias, dropout=self.dropout)
-        # The residual enters between the normalisation and the ReLU: two passes.
+        # The residual is added between the normalisation and the ReLU, which takes two passes.
         return ctx.output(ctx.activate(u, norm, bias=conv.bias, relu=False) + residual, dropout=self.dropout)
 
     def decode(self, h: Tensor) -> Tensor:

@@ -19,10 +19,10 @@ class GCNII(HistoryGNN):
 
     Args:
         in_channels, hidden_channels, out_channels, num_layers, dropout: as usual. drop_input: dropout of features.
-        alpha, theta: as above. shared_weights: W for both parts of z (else another one for :math:`h^0`).
-        batch_norm: before the ReLU. residual: add :math:`h^l` before it, too.
+        alpha, theta: as above. shared_weights: one W for both parts of z; else a second one for :math:`h^0`.
+        batch_norm: before the ReLU. residual: add :math:`h^l` before the ReLU.
 
-    Tables: the first linear layer's result and every layer's but the last's, ``num_layers`` of them.
+    Tables: the result of the first linear layer and of every layer but the last: ``num_layers`` tables.
     """
 
     def __init__(
@@ -76,5 +76,5 @@ class GCNII(HistoryGNN):
 
 
 def _with_identity(weight: Tensor, beta: float) -> Tensor:
-    """(1 - beta) I + beta W: z is multiplied once, instead of being multiplied, scaled and added, forth and back."""
+    """(1 - beta) I + beta W. One product by it replaces a product, a scaling and an addition."""
     return beta * weight + (1 - beta) * torch.eye(len(weight), dtype=weight.dtype, device=weight.device)

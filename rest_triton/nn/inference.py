@@ -1,8 +1,8 @@
-"""Exact inference: all nodes, layer by layer over complete tables, a piece of the nodes at a time.
+"""Exact inference: computes all nodes, layer by layer, one piece of the nodes after the other.
 
-A layer reads the complete table of its input, so no row is computed twice and nothing is stale. Beyond the tables only the
-activations of one piece are in memory. The tables are the run's own when they are to be filled. Otherwise they are scratch
-tables in the same place, two that take turns.
+A layer reads the complete table of its input, so each row is computed once and no row is stale. Besides the tables only
+the activations of one piece are in memory. To fill the run's tables, the pass writes into them. Otherwise layers alternate
+between two scratch tables in the same place.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -25,7 +25,7 @@ from .inputs import Inputs
 if TYPE_CHECKING:
     from .model import HistoryGNN
 
-# Rows of a piece: on a CPU its activations stay in the caches, a GPU wants more at a time.
+# Rows of a piece. On a CPU its activations fit the caches; a GPU needs more rows to be busy.
 CHUNK_ROWS = {"cpu": 1 << 15, "cuda": 1 << 16}
 ENCODE = -1  # the pass before the first layer
 
@@ -42,11 +42,11 @@ class Place(NamedTuple):
 
 
 class LayerwiseContext(Context):
-    """A piece of the nodes in one layer, whose input is a complete table.
+    """The context of one piece of the nodes in one layer. The layer's input is a complete table.
 
     Args:
         only: the layer, or ENCODE. places: for each layer the table of its input, None for features.
-        transformed: tables that were multiplied before they are aggregated, for all pieces of the pass.
+        transformed: tables multiplied by the layer's weight, by layer, for all pieces of the pass.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class LayerwiseContext(Context):
     ) -> None:  # fmt: skip
         super().__init__(inputs, batch, maps, reader, training=False, **options)
         self.only, self.places, self.transformed = only, places, transformed
-        self.whole_graph = False  # also a piece with all nodes reads tables
+        self.whole_graph = False  # a piece with all nodes reads tables, too
 
     def begin(self, model: "HistoryGNN") -> None:
         self.model, self.num_layers = model, model.num_layers
@@ -84,14 +84,16 @@ class LayerwiseContext(Context):
         return self._own_rows(0)
 
     def _own_rows(self, layer: int) -> Tensor:
-        """float32 [R, D]: the rows of the piece in the table of a layer's input."""
+        """float32 [R, D]: the piece's rows of a layer's input."""
         place = self.places[layer]
         if place is None:
             return self._features()
         source = place.history.pull(place.number, self.batch.rows)
 
         def read() -> Tensor:
-            return self.batch.take(source.rows).float() if source.in_place else source.rows.to(torch.float32, copy=True)
+            # A view would be read after this work, when the table may be written already.
+            rows = self.batch.take(source.rows) if source.in_place else source.rows
+            return rows.to(torch.float32, copy=True)
 
         return self.streams.submit(self.streams.current, read, reads=[source.resource])
 
@@ -129,7 +131,7 @@ class LayerwiseContext(Context):
         )
 
     def _all_rows(self, source: Rows, **options: Any) -> Tensor:
-        """An aggregate that reads all nodes, in the piece or not, from one table."""
+        """An aggregate that reads all nodes from one table, also those of the piece."""
         return self.streams.submit(
             self.streams.current,
             lambda: history_spmm(self.inputs.adj, self.batch.rows, self.inputs.outside(), None, source.rows, **options),
@@ -140,7 +142,7 @@ class LayerwiseContext(Context):
         place = self.places[self.layer]
         if place is None or not place.table.in_place or weight.shape[0] >= weight.shape[1]:
             return F.linear(self.propagate(), weight)
-        # Each row is multiplied once for all its readers, and what they read is narrow.
+        # Each row is multiplied once for all edges, and narrow rows are gathered.
         table = place.table
         if self.layer not in self.transformed:
             self.transformed[self.layer] = self.streams.submit(
@@ -150,11 +152,11 @@ class LayerwiseContext(Context):
 
 
 def _multiplied(rows: Tensor, weight: Tensor) -> Tensor:
-    """rows @ weight^T in pieces: rows that are not float32 are never all converted at once."""
+    """rows @ weight^T in chunks, so that rows of another dtype are not all converted at once."""
     out = new_rows(rows.shape[0], weight.shape[0], weight.dtype, rows.device)
-    chunk = CHUNK_ROWS.get(rows.device.type, 1 << 15)
-    for some, into in zip(rows.split(chunk), out.split(chunk), strict=True):
-        torch.mm(some.to(weight.dtype), weight.t(), out=into)
+    size = CHUNK_ROWS.get(rows.device.type, 1 << 15)
+    for chunk, into in zip(rows.split(size), out.split(size), strict=True):
+        torch.mm(chunk.to(weight.dtype), weight.t(), out=into)
     return out
 
 
@@ -162,8 +164,8 @@ class Inference:
     """One exact pass.
 
     Args:
-        inputs: of the run. model: in any mode; no dropout is applied. maps: position maps of the stream that computes.
-        record_at: write the run's own tables, stamped with this step, instead of scratch tables.
+        inputs: of the run. model: in any mode; no dropout is applied. maps: position maps of the current stream.
+        record_at: write the run's tables, stamped with this step, instead of scratch tables.
     """
 
     def __init__(
@@ -175,18 +177,21 @@ class Inference:
         self.places = self._places(fill=record_at is not None)
 
     def _places(self, fill: bool) -> list[Place | None]:
-        """For each layer the table of its input. Scratch tables take turns, since a layer reads only the one before;
-        encoded features are kept, since every layer may read them."""
+        """For each layer the table of its input.
+
+        Layers alternate between two scratch tables, as a layer reads only the output of the one before. Encoded features
+        have a third, as every layer may read them.
+        """
         model, history = self.model, self.inputs.history
         missing = 0 if model.encodes else 1
         widths = [None] * missing + model.history_dims
         kept = [fill and self.inputs.number(layer) is not None for layer in range(len(widths))]
-        wanted = {
-            layer: ("kept" if layer == 0 else str((layer - missing) % 2), width)
+        scratch = {
+            layer: ("encoded" if layer == 0 else str((layer - missing) % 2), width)
             for layer, width in enumerate(widths)
             if width is not None and not kept[layer]
         }
-        slots = list(dict.fromkeys(wanted.values()))
+        slots = list(dict.fromkeys(scratch.values()))
         if slots:
             self.scratch = history.like([width for _, width in slots], torch.float32)
         places: list[Place | None] = []
@@ -194,21 +199,21 @@ class Inference:
             number = self.inputs.number(layer)
             if kept[layer] and number is not None:
                 places.append(Place(history, number))
-            elif layer in wanted and self.scratch is not None:
-                places.append(Place(self.scratch, slots.index(wanted[layer])))
+            elif layer in scratch and self.scratch is not None:
+                places.append(Place(self.scratch, slots.index(scratch[layer])))
             else:
                 places.append(None)
         return places
 
     def pieces(self) -> list[Batch]:
-        """All nodes in ranges."""
+        """All nodes, in ranges."""
         n, device = self.inputs.adj.num_nodes, self.inputs.device
         size = CHUNK_ROWS.get(device.type, 1 << 15)
         return [Batch(n, ranges=((a, min(a + size, n)),), device=device) for a in range(0, n, size)]
 
     @torch.no_grad()
     def run(self) -> Tensor:
-        """[N, C]: the model's result for all nodes. Where tables are not in place it is on the host."""
+        """[N, C]: the model's result for all nodes. It is on the host if tables are not in place."""
         out: Tensor | None = None
         for layer in range(ENCODE if self.model.encodes else 0, self.model.num_layers):
             transformed: dict[int, Tensor] = {}
@@ -263,9 +268,9 @@ class Inference:
 def inference(
     inputs: Inputs, model: "HistoryGNN", maps: PositionMaps, reader: Reader, *, record_at: int | None = None
 ) -> Iterator[Inference]:
-    """An exact pass, whose scratch tables are freed when the block ends."""
-    made = Inference(inputs, model, maps, reader, record_at=record_at)
+    """An exact pass. Its scratch tables are freed when the block ends."""
+    inference = Inference(inputs, model, maps, reader, record_at=record_at)
     try:
-        yield made
+        yield inference
     finally:
-        made.close()
+        inference.close()

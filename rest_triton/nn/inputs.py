@@ -1,4 +1,4 @@
-"""What all forwards of a run read: the graph, its features and the tables."""
+"""The inputs of all forwards of a run: the graph, its features and the tables."""
 
 from dataclasses import dataclass, field
 
@@ -11,8 +11,8 @@ from ..history.table import Table
 from ..ops import Adjacency, gather_rows, history_spmm
 from ..sampling.batch import Batch
 
-# How many floating point operations of a matrix product take as long as one byte of rows that are gathered: 5 to 10 on the
-# CPUs at hand, more on GPUs. The rule below is not sensitive to it.
+# The floating point operations of a matrix product that take as long as one gathered byte of rows: 5 to 10 on the measured
+# CPUs, more on GPUs. The rule below is not sensitive to it.
 OPERATIONS_PER_BYTE = 8
 
 
@@ -20,7 +20,7 @@ class Features:
     """The features of all nodes: a table that is only read.
 
     Args:
-        rows: [N, D], on the device that computes.
+        rows: [N, D], on the model's device.
     """
 
     def __init__(self, rows: Tensor) -> None:
@@ -35,18 +35,18 @@ class Features:
         return batch.take(self.rows)
 
     def gather(self, nodes: Tensor) -> Tensor:
-        """[K, D]: the rows of some nodes, int64[K]."""
+        """[K, D]: the rows of ``nodes``, int64[K]."""
         return gather_rows(self.rows, nodes)
 
 
 @dataclass(eq=False)
 class Inputs:
-    """What does not change from batch to batch.
+    """The inputs that are the same for all batches.
 
     Args:
         adj: the normalised adjacency. features: of all nodes. history: the tables.
         edge_dropout: of training forwards. seed: of all dropout.
-        first_table: the layer whose input the first table holds. The inputs of earlier layers are exact.
+        first_table: the layer with its input in the first table. The inputs of earlier layers are exact.
         encodes: whether the model encodes features before its first layer.
     """
 
@@ -68,7 +68,7 @@ class Inputs:
 
     @property
     def exact_input(self) -> bool:
-        """Whether encoded features of the halo are computed anew, with their gradient, instead of read from a table."""
+        """Whether the halo's encoded features are computed in each forward, with gradients, instead of read from a table."""
         return self.encodes and self.first_table > 0
 
     def number(self, layer: int) -> int | None:
@@ -82,7 +82,7 @@ class Inputs:
         return None if number is None else self.history.tables[number]
 
     def aggregated(self) -> Tensor:
-        """[N, D]: the aggregate of the features, computed once for the whole graph: nothing in it ever changes."""
+        """[N, D]: the aggregate of the features, computed once for the whole graph."""
         if self._aggregated is None:
             nodes = torch.arange(self.adj.num_nodes, device=self.device)
             self._aggregated = history_spmm(self.adj, nodes, self.outside(), None, self.features.rows)
@@ -95,7 +95,7 @@ class Inputs:
         return self._mean_log_degree
 
     def outside(self) -> Tensor:
-        """The position map without a batch: the row of every node is its own row of a table."""
+        """The position map without a batch: every node is read from its row of a table."""
         if self._outside is None:
             self._outside = torch.arange(-1, ~self.adj.num_nodes, -1, dtype=torch.int32, device=self.device)
         return self._outside
@@ -103,8 +103,8 @@ class Inputs:
     def transforms_first(self, batch: Batch, halo: Tensor, width: int, result: int) -> bool:
         """Whether ``A (h W)`` costs less than ``(A h) W`` for a batch, forward and backward; h is ``width`` wide.
 
-        Transforming first gathers rows of ``result`` columns along the edges instead of ``width``. But the halo's rows are
-        then fetched and multiplied, too, twice each.
+        Transforming first gathers rows of ``result`` columns along the edges instead of ``width``. But it also fetches and
+        multiplies the halo's rows, twice each.
         """
         edges = len(batch) * self.adj.num_edges / max(1, self.adj.num_nodes)
         saved = 2 * 4 * edges * (width - result)

@@ -1,4 +1,4 @@
-"""The parameters of layers, under the names that PyG's layers have, so that weights can be taken from and to them."""
+"""The parameters of layers, with the names of PyG's layers, so that weights can be copied between both."""
 
 import inspect
 import math
@@ -26,7 +26,7 @@ class Convolution(Module):
 
 
 class DeepConvolution(Module):
-    """The weights of a GCNII layer, [channels, channels]: ``weight1``, and ``weight2`` where the first embedding has one."""
+    """The weights of a GCNII layer, [channels, channels]: ``weight1``, and ``weight2`` or None for the first embedding."""
 
     def __init__(self, channels: int, shared_weights: bool) -> None:
         super().__init__()
@@ -40,20 +40,22 @@ def batch_norms(widths: Iterable[int], wanted: bool) -> ModuleList:
 
 
 def norm_of(norms: ModuleList, layer: int) -> Any:
-    """The BatchNorm of a layer, or None for a model without them."""
+    """The BatchNorm of a layer, or None if the model has none."""
     return norms[layer] if len(norms) else None
 
 
 def build(model: type[ModelT], in_channels: int, out_channels: int, config: "Config") -> ModelT:
-    """A model of these sizes, with those settings of a configuration that its constructor names."""
+    """A model of these sizes. Its constructor gets the settings that it names."""
     names = [n for n in inspect.signature(model).parameters if n not in ("in_channels", "out_channels")]
     settings = {name: getattr(config, name) for name in names if hasattr(config, name)}
     return model(in_channels=in_channels, out_channels=out_channels, **settings)
 
 
 def parameter_groups(model: Module) -> tuple[list[Parameter], list[Parameter]]:
-    """(hidden layers, the rest), for two weight decays. A model says which is which by ``reg_modules``; one that does not
-    has only hidden layers."""
+    """(parameters of hidden layers, the others), for two weight decays.
+
+    A model lists its hidden layers as ``reg_modules``. Without it all layers count as hidden.
+    """
     inner = {id(p) for module in getattr(model, "reg_modules", [model]) for p in module.parameters()}
     both = list(model.parameters())
     return [p for p in both if id(p) in inner], [p for p in both if id(p) not in inner]

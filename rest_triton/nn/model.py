@@ -1,4 +1,4 @@
-"""The base of all models: a model states the equation of its layers once, and every method trains it."""
+"""The base class of models. A model implements the equation of its layers once; every method can train it."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -12,11 +12,11 @@ from .context import Context
 
 
 class HistoryGNN(Module, ABC):
-    """A model for training with histories, in full batches, and for exact inference, layer by layer.
+    """A model for training with histories or full batches, and for exact inference.
 
     Args:
-        history_dims: the widths of the tables, which hold the inputs of layers. A model that encodes features has one for
-            each layer; in another one the first layer reads features, and the others have one each.
+        history_dims: the widths of the tables, which hold the inputs of layers. A model that encodes features has a table
+            for each layer. In other models the first layer reads features, and every other layer has a table.
 
     Example::
 
@@ -30,10 +30,10 @@ class HistoryGNN(Module, ABC):
                 return u if layer == self.num_layers - 1 else ctx.output(u, dropout=0.5)
     """
 
-    normalise: ClassVar[Normalisation] = "gcn"  # of the adjacency that propagate() multiplies by
-    drops_edges: ClassVar[bool] = False  # whether dropout applies to edges: the reverse graph then has their names
-    feature_dropout: float = 0.0  # of features, where training reads them
-    encoded_dropout: float = 0.0  # of encoded features, where the first layer reads them
+    normalise: ClassVar[Normalisation] = "gcn"  # of the adjacency in propagate()
+    drops_edges: ClassVar[bool] = False  # whether dropout applies to edges, so that the reverse graph needs edge ids
+    feature_dropout: float = 0.0  # of features, in training
+    encoded_dropout: float = 0.0  # of encoded features as the input of the first layer, in training
 
     def __init__(self, history_dims: Sequence[int]) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class HistoryGNN(Module, ABC):
         return len(self.history_dims) + (not self.encodes)
 
     def encode(self, x: Tensor, ctx: Context) -> Tensor:
-        """[R, D]: what the model computes from features [R, F] alone. It may not ask ``ctx`` about neighbours."""
+        """[R, D]: the encoded features, from features [R, F] alone. It must not read neighbours from ``ctx``."""
         return x
 
     @abstractmethod
@@ -61,7 +61,7 @@ class HistoryGNN(Module, ABC):
         return h
 
     def forward(self, ctx: Context) -> Tensor | None:
-        """The result for the rows of ``ctx``, or None where only tables are to be written."""
+        """The result for the rows of ``ctx``, or None if the forward only writes tables."""
         ctx.begin(self)
         for layer in ctx.layers():
             ctx.enter(layer)

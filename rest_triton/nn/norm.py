@@ -1,4 +1,4 @@
-"""BatchNorm as a scale and a shift, which the activation applies in its own pass."""
+"""BatchNorm as a scale and a shift, which the op ``activate`` applies."""
 
 from collections.abc import Mapping
 
@@ -24,7 +24,7 @@ def scale_and_shift(
     """(scale, shift, moments for the gradient) of ``norm(h + bias)``.
 
     Args:
-        moments: (mean, variance) to normalise by. of_batch: they are those of h itself; the bias then cancels out.
+        moments: (mean, variance) to normalise by. of_batch: they are the moments of h; the bias then cancels out.
     """
     mean, var = moments
     if not of_batch and bias is not None:
@@ -43,7 +43,7 @@ def running(norm: BatchNorm1d) -> Moments:
 
 @torch.no_grad()
 def track(norm: BatchNorm1d, moments: Moments, rows: int, bias: Tensor | None) -> None:
-    """Move the running statistics towards those of a batch of so many rows, as torch's BatchNorm does."""
+    """Update the running statistics with the moments of a batch of ``rows`` rows, as torch's BatchNorm does."""
     mean, var = moments
     running_mean, running_var = running(norm)
     factor = norm.momentum
@@ -57,7 +57,7 @@ def track(norm: BatchNorm1d, moments: Moments, rows: int, bias: Tensor | None) -
 
 
 def snapshot(model: Module, streams: Streams, statistics: Resource) -> Statistics:
-    """Copies of all running statistics, for a forward beside which a training forward may move them."""
+    """Copies of all running statistics, for a forward that runs while training may update them."""
     norms = [module for module in model.modules() if isinstance(module, BatchNorm1d)]
 
     def copies() -> Statistics:

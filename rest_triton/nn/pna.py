@@ -22,8 +22,8 @@ class PNA(HistoryGNN):
         in_channels, hidden_channels, out_channels, num_layers, dropout: as usual; the last layer is linear.
         drop_input: dropout of features. batch_norm: before the ReLU.
 
-    :math:`\delta` is the mean of :math:`\log(d + 1)` over all nodes. Rows of neighbours are gathered along the edges of a
-    batch: a step takes memory for edges × width.
+    :math:`\delta` is the mean of :math:`\log(d + 1)` over all nodes. Neighbours' rows are gathered along the edges of a
+    batch, so a step takes memory for edges × width.
 
     Tables: the input of every layer but the first, which reads features.
     """
@@ -59,7 +59,7 @@ class PNA(HistoryGNN):
 
 
 def aggregate(x: Tensor, edge_index: Tensor, rows: int) -> Tensor:
-    """[R, 4 D]: mean, minimum, maximum and standard deviation of the rows of x along the edges; 0 without an edge."""
+    """[R, 4 D]: mean, minimum, maximum and standard deviation of the rows of x along the edges. Without an edge: 0."""
     source, target = edge_index
     messages = x[source]
     count = torch.bincount(target, minlength=rows).clamp_min(1).unsqueeze(1)
@@ -69,6 +69,6 @@ def aggregate(x: Tensor, edge_index: Tensor, rows: int) -> Tensor:
     squares = zeros.scatter_add(0, index, messages * messages) / count
     least = zeros.scatter_reduce(0, index, messages, "amin", include_self=False)
     most = zeros.scatter_reduce(0, index, messages, "amax", include_self=False)
-    # The gradient of a square root at 0 is infinite: a small number is added.
+    # A small number is added, as the gradient of a square root is infinite at 0.
     deviation = ((squares - mean * mean).relu() + 1e-5).sqrt()
     return torch.cat([mean, least, most, deviation], 1)

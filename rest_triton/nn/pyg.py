@@ -1,4 +1,4 @@
-"""PyG's layers with histories: a layer's own code on the edges into the rows of a batch."""
+"""PyG's layers with histories: the layer's code runs on the edges into the rows of a batch."""
 
 import inspect
 import sys
@@ -8,8 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import Module
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn import BatchNorm1d, Module
 
 from .context import Context
 
@@ -17,7 +16,7 @@ from .context import Context
 def edges_of(ctx: Context) -> Tensor:
     """int64 [2, E]: the edges into the rows that a layer computes, as PyG's ``edge_index``.
 
-    Sources are numbered as the rows of ``ctx.neighbourhood()``, targets as the rows that are computed.
+    Sources are indices of rows of ``ctx.neighbourhood()``, targets are indices of the computed rows.
     """
     adj, rows = ctx.adj, ctx.block.rows.rows
     degree = adj.rowptr[rows + 1] - adj.rowptr[rows]
@@ -33,10 +32,10 @@ class PyGLayer(Module):
     Args:
         conv: the layer. It must take ``(x, edge_index)``.
 
-    The layer runs on the edges into the batch's rows, with the rows of neighbours outside of the batch from tables: the
-    result for the batch's rows is the one that the layer gives on the whole graph with these rows. The model's ``normalise``
-    is ``sum``, so that the edges are the graph's own. Layers that normalise by the degrees of neighbours are refused: those
-    degrees are not those of the block.
+    The layer runs on the edges into the batch's rows. Rows of neighbours outside of the batch come from tables. With the
+    same rows, the result equals the layer's result on the whole graph. The model's ``normalise`` must be ``sum``: the edges
+    are then those of the graph, without added self-loops. Layers that normalise by the degrees of neighbours are refused,
+    because a batch does not have these degrees.
 
     Example::
 
@@ -67,25 +66,34 @@ class PyGLayer(Module):
         self.takes_pair = "Tuple" in str(parameters["x"].annotation) if "x" in parameters else False
 
     def forward(self, ctx: Context, **options: Any) -> Tensor:
-        """[R, D]: the layer's output for the rows that are computed. options: further arguments of its forward."""
+        """[R, D]: the layer's output for the computed rows. options: further arguments of its forward."""
         x, edge_index, rows = ctx.neighbourhood(), edges_of(ctx), len(ctx.block.rows)
-        with _mode(self.conv, ctx):
-            if self.takes_pair:
-                return self.conv((x, x[:rows]), edge_index, **options)
-            return self.conv(x, edge_index, **options)[:rows]
+
+        def run() -> Tensor:
+            with _mode(self.conv, ctx):
+                if self.takes_pair:
+                    return self.conv((x, x[:rows]), edge_index, **options)
+                return self.conv(x, edge_index, **options)[:rows]
+
+        moves = ctx.training and not ctx.refreshing
+        return ctx.streams.submit(ctx.streams.current, run, writes=[ctx.inputs.statistics] if moves else [])
 
 
 @contextmanager
 def _mode(conv: Module, ctx: Context) -> Iterator[None]:
-    """The layer's mode is that of the forward; a refresh leaves running statistics as they are."""
+    """Set the layer's mode to that of the forward. A refresh does not update running statistics."""
     before = conv.training
     conv.train(ctx.training)
-    norms = [m for m in conv.modules() if isinstance(m, _BatchNorm) and m.track_running_stats and ctx.refreshing]
-    for norm in norms if ctx.training else ():
-        norm.track_running_stats = False
+    norms = [m for m in conv.modules() if isinstance(m, BatchNorm1d) and m.track_running_stats and ctx.refreshing]
+    own = [(norm.running_mean, norm.running_var) for norm in norms]
+    for norm in norms:
+        if ctx.training:
+            norm.track_running_stats = False
+        elif ctx.statistics is not None:  # copies, which training forwards do not update
+            norm.running_mean, norm.running_var = ctx.statistics[norm]
     try:
         yield
     finally:
-        for norm in norms if ctx.training else ():
-            norm.track_running_stats = True
+        for norm, (mean, var) in zip(norms, own, strict=True):
+            norm.track_running_stats, norm.running_mean, norm.running_var = True, mean, var
         conv.train(before)

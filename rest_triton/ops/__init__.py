@@ -1,9 +1,9 @@
-"""The fused ops: what to compute. Each one exists once, as a torch op with its plain-torch definition beside it.
+"""The fused ops. Each is one torch op with its plain-torch definition beside it.
 
     from rest_triton.ops import Adjacency, history_spmm
 
-Tensors in ordinary memory are handled by the Numba kernels, tensors on a GPU by the Triton kernels, and inside
-``with use_backend("torch"):`` both by the definitions.
+Numba kernels compute on tensors in host memory, Triton kernels on tensors on a GPU. Inside
+``with use_backend("torch"):`` the definitions compute on both.
 """
 
 from .activate import activate, activate_definition

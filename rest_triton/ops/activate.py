@@ -25,11 +25,11 @@ def activate_definition(
     history_rows: Tensor | None = None,
     moments: tuple[Tensor, Tensor] | None = None,
 ) -> Tensor:
-    """What :func:`activate` means, in plain torch. Also takes float64."""
+    """The definition of :func:`activate` in plain torch. It also takes float64."""
     rows = torch.arange(len(h), device=h.device) if rows is None else rows
     a = h.to(torch.promote_types(torch.float32, h.dtype))
     if moments is not None and scale is not None and shift is not None and len(h) > 0:
-        # Both have the values that were passed, and the gradients of h's own moments.
+        # The moments keep the values that were passed and get the gradients of h's moments.
         mean, var = moments
         own_mean, own_var = a.mean(0), a.var(0, correction=0)
         own_mean, own_var = mean + (own_mean - own_mean.detach()), var + (own_var - own_var.detach())
@@ -63,7 +63,7 @@ def activate(
     history_rows: Tensor | None = None,
     moments: tuple[Tensor, Tensor] | None = None,
 ) -> Tensor:
-    r"""What follows a linear layer, in one pass forward and one pass backward.
+    r"""Scale, shift, ReLU, write to history and dropout, in one pass forward and one pass backward.
 
     .. math::
         a_i = relu(h_i \cdot scale + shift), \qquad history[history\_rows_i] \leftarrow a_i, \qquad y_i = dropout(a_i)
@@ -73,14 +73,14 @@ def activate(
         scale, shift: float32[D], differentiable. BatchNorm is ``scale = weight / sqrt(var + eps)`` and
             ``shift = bias - mean * scale``.
         dropout: probability that an element is zeroed; the others are scaled up. A hash of (seed, rows[i], feature)
-            decides, so backward stores no mask and every device draws the same one.
+            decides, so no mask is stored and all devices draw the same one.
         rows: int64[R], the nodes' global ids. Default: 0..R.
-        history: [H, D] table that gets the values before dropout, in its own dtype; not differentiated.
-        history_rows: int64[R], distinct, the rows of it that are written. Default: ``rows``.
-        moments: (mean, variance + eps), float32[D] each, if scale and shift were made from the moments of this h: the
-            gradient of h then also flows through them, as in a BatchNorm that is training. Two passes backward.
+        history: [H, D] table that the values before dropout are written to, in its dtype; not differentiated.
+        history_rows: int64[R], distinct, the rows of the table that are written. Default: ``rows``.
+        moments: (mean, variance + eps), float32[D] each, if scale and shift were computed from the moments of this h. The
+            gradient of h then includes theirs, as for BatchNorm in training, and backward takes two passes.
 
-    Returns: [R, D] in h's dtype. For backward, h is kept if scale needs a gradient, else the result; never a mask.
+    Returns: [R, D] in h's dtype. Backward keeps h if scale needs a gradient, else the result.
 
     Example::
 
@@ -126,7 +126,7 @@ def _check_arguments(
     vectors = {"scale": scale, "shift": shift}
     if moments is not None:
         if scale is None or shift is None:
-            raise ValueError("moments are given without scale and shift; they say where those two came from, pass both")
+            raise ValueError("moments are given without scale and shift; pass the scale and shift computed from them")
         vectors |= {"moments[0]": moments[0], "moments[1]": moments[1]}
         for name in ("moments[0]", "moments[1]"):
             check.no_gradient(name, vectors[name], "the gradient through moments is computed by the op")
@@ -142,7 +142,7 @@ def _check_arguments(
             check.device(name, value, h.device)
     if history is None:
         if history_rows is not None:
-            raise ValueError("history_rows is given but history is not; pass the table that they are rows of")
+            raise ValueError("history_rows is given without history; pass the table, too")
         return
     check.tensor("history", history, floats, 2)
     check.size("history", history, 1, h.shape[1], "the width of h")
@@ -236,8 +236,8 @@ class _Activate(torch.autograd.Function):
         relu: bool, dropout: float, seed: int,
     ) -> Tensor:  # fmt: skip
         y = redispatch(h, scale, shift, rows, history, history_rows, mean, var, relu, dropout, seed)
-        # The gradients of scale and through moments need h. Otherwise the result is enough, and it is mostly alive anyway:
-        # it is positive just where ReLU and dropout let the gradient pass.
+        # The gradients of scale and of moments need h. Otherwise the result is enough, and is usually in memory anyway:
+        # it is positive exactly where ReLU and dropout pass the gradient.
         by_output = not ctx.needs_input_grad[2] and mean is None
         saved = None if by_output and not relu else y if by_output else h
         ctx.save_for_backward(saved, scale, shift, rows, mean, var)

@@ -1,4 +1,4 @@
-"""The graph as the ops see it: one global CSR, fused normalisation, and its reverse for backward."""
+"""Adjacency: the CSR that the ops read, with normalisation by node and the reverse for backward."""
 
 from dataclasses import dataclass, field, replace
 
@@ -16,13 +16,13 @@ class Adjacency:
     Args:
         rowptr: int64[N+1]. Node g aggregates over the edges ``rowptr[g] .. rowptr[g+1]``.
         col: int32 or int64 [E], the neighbour at the other end of each edge.
-        row_scale: float32[N], r; col_scale: float32[N], c. With both ``deg ** -0.5`` this is the GCN normalisation, and no
-            weight per edge is stored or moved.
+        row_scale: float32[N], r; col_scale: float32[N], c. Both ``deg ** -0.5`` give the GCN normalisation without a
+            stored weight per edge.
         edge_weight: float32[E], e, differentiable.
         reverse: the same edges listed by their other end, for the gradient of x. Built by :meth:`with_reverse` (any
             graph) or :meth:`undirected` (free).
-        edge_id: int32 or int64 [E], distinct. Edge k has weight ``edge_weight[edge_id[k]]`` and is dropped under that
-            name too. None: k.
+        edge_id: int32 or int64 [E], distinct. Edge k has weight ``edge_weight[edge_id[k]]``, and dropout hashes
+            ``edge_id[k]``. None: k.
 
     Example::
 
@@ -75,7 +75,7 @@ class Adjacency:
             check.device("reverse.rowptr", self.reverse.rowptr, self.rowptr.device)
         check.no_gradient("row_scale", self.row_scale, "only edge_weight is differentiated")
         check.no_gradient("col_scale", self.col_scale, "only edge_weight is differentiated")
-        # Once per graph, so it can afford to read everything: a bad index here is a crash in a kernel later.
+        # Read all values: this runs once per graph, and a bad index would crash a kernel.
         check.row_pointers("rowptr", self.rowptr, edges, "edges")
         check.in_range("col", self.col, 0, n, "the node ids")
         if self.edge_id is not None:
@@ -90,8 +90,11 @@ class Adjacency:
         return self.col.numel()
 
     def _find_hubs(self) -> tuple[Tensor | None, Tensor | None, int]:
-        """See ``hubs``. Done here and not per batch: the number of segments must be known on the host to launch, and asking
-        for it waits for the device (and cannot be compiled)."""
+        """The value of ``hubs``.
+
+        It is computed once per graph, not per batch: a launch needs the number of segments on the host. Reading it waits
+        for the device and cannot be compiled.
+        """
         degree = self.rowptr.diff()
         node = torch.nonzero(degree > HUB_DEGREE).squeeze(1)
         if node.numel() == 0:
@@ -109,10 +112,9 @@ class Adjacency:
         return replace(self, **moved)
 
     def undirected(self) -> "Adjacency":
-        """The same graph with itself as reverse: every edge must also be there the other way round. Costs nothing.
+        """The same graph with itself as reverse. Every edge must exist in both directions. Arrays are shared.
 
-        Without names for edges: dropout and weights per edge need to know which edge is the mirror of which, so a
-        graph that uses them takes :meth:`with_reverse`.
+        The reverse has no edge ids. Edge dropout and edge weights need them: use :meth:`with_reverse` for these.
         """
         if self.edge_weight is not None or self.edge_id is not None:
             raise ValueError("undirected() shares the arrays, but edge weights are per direction; use with_reverse()")
@@ -120,9 +122,9 @@ class Adjacency:
         return replace(self, reverse=reverse)
 
     def with_reverse(self) -> "Adjacency":
-        """The same graph with its reverse: the transposed CSR, and for each of its edges the name it has here.
+        """The same graph with its reverse: the transposed CSR and the id of each of its edges.
 
-        8 to 16 bytes per edge. Made on the CPU, in linear time, wherever the graph lies.
+        It takes 8 to 16 bytes per edge, and is computed on the CPU in linear time.
         """
         rowptr, col, names = reverse_with_names(self.rowptr.cpu(), self.col.cpu())
         device = self.rowptr.device
@@ -150,7 +152,7 @@ class Adjacency:
 
 def reverse_with_names(rowptr: Tensor, col: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Reverse every edge: (rowptr, col, edge ids int32 or int64 [E]), where ids are positions in the given ``col``."""
-    from ..kernels.cpu import buckets  # brings Numba, which importing the ops does not
+    from ..kernels.cpu import buckets  # imports Numba, which the ops import on first use only
 
     rowptr, col, names = buckets.edges_to_csr(
         None, col.contiguous(), rowptr.numel() - 1, rowptr=rowptr.contiguous(), sort=False, names=True

@@ -1,4 +1,4 @@
-"""history_attention: the attention of GAT over in-batch and historical rows, without gathering either."""
+"""history_attention: computes GAT's attention over in-batch and historical rows, without gathering either."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ def history_attention_definition(
     dropout: float = 0.0,
     seed: int = 0,
 ) -> Tensor:
-    """What :func:`history_attention` means, in plain torch. Also takes float64."""
+    """The definition of :func:`history_attention` in plain torch. It also takes float64."""
     heads, width = row_score.shape[1], next(t for t in (x, history) if t is not None).shape[1]
     precision = torch.promote_types(torch.float32, row_score.dtype)
 
@@ -38,22 +38,22 @@ def history_attention_definition(
     k = torch.arange(len(i), device=rows.device) + torch.repeat_interleave(start - (degree.cumsum(0) - degree), degree)
     p = position[adj.col[k].long()].long()
     if x is None or history is None:
-        there = p < 0 if x is None else p >= 0
-        i, k, p = i[there], k[there], p[there]
+        read = p < 0 if x is None else p >= 0
+        i, k, p = i[read], k[read], p[read]
 
     def of_sources(inside: Tensor | None, outside: Tensor | None, width: int) -> Tensor:
-        """[edges, width]: the row behind each edge."""
-        found = torch.zeros(len(p), width, dtype=precision, device=rows.device)
+        """[edges, width]: the source row of each edge."""
+        sources = torch.zeros(len(p), width, dtype=precision, device=rows.device)
         if inside is not None:
-            found = found.index_add(0, torch.nonzero(p >= 0)[:, 0], inside[p[p >= 0]].to(precision))
+            sources = sources.index_add(0, torch.nonzero(p >= 0)[:, 0], inside[p[p >= 0]].to(precision))
         if outside is not None:
             stale = outside.detach()[(~p[p < 0]).to(outside.device)].to(rows.device, precision)
-            found = found.index_add(0, torch.nonzero(p < 0)[:, 0], stale)
-        return found
+            sources = sources.index_add(0, torch.nonzero(p < 0)[:, 0], stale)
+        return sources
 
     score = row_score.to(precision)[i] + of_sources(x_score, history_score, heads)
     score = torch.nn.functional.leaky_relu(score, negative_slope)
-    # The largest score of a row cancels out of its softmax: it has no gradient.
+    # The largest score of a row cancels out of its softmax, so it needs no gradient.
     largest = torch.zeros(len(rows), heads, dtype=precision, device=rows.device)
     largest = largest.scatter_reduce(0, i[:, None].expand_as(score), score.detach(), "amax", include_self=False)
     weight = (score - largest[i]).exp()
@@ -84,7 +84,7 @@ def history_attention(
     x_rows: Tensor | None = None,
     row_position: Tensor | None = None,
 ) -> Tensor:
-    r"""Attend to all neighbours of ``rows``, as GATConv does: fresh rows from ``x``, the others from ``history``.
+    r"""Attend to all neighbours of ``rows``, as GATConv does: rows in the batch from ``x``, the others from ``history``.
 
     .. math::
         out_{ih} = \sum_{k=rowptr_g}^{rowptr_{g+1}-1} \alpha_{kh} \, src(col_k)_h, \qquad
@@ -92,24 +92,24 @@ def history_attention(
 
     with ``src(c) = x[position[c]]`` where ``position[c] >= 0``, else ``history[~position[c]]``, and ``src_score`` likewise
     from ``x_score`` and ``history_score``. Head h takes D / heads columns of a row, from h D / heads on. Edges to a source
-    that is None take no part. A row without edges is zero. Accumulated in float32. Two runs give the same bits, whatever
-    the number of threads.
+    that is None are left out. A row without edges is zero. Sums are accumulated in float32. The result is bitwise the same
+    for any number of threads.
 
     Args:
-        adj: the graph, without scales and weights. For the gradients of x and x_score it needs a reverse.
+        adj: the graph, without scales and weights. The gradients of x and x_score need its reverse.
         rows: int64[R], the nodes to compute, distinct.
-        position: int32[N], as in :func:`history_spmm`. It must stay as it is until backward has run.
-        x: [R, D] in-batch rows, differentiable. For its gradient ``position[rows[i]] == i``: the batch's rows are x's rows.
+        position: int32[N], as in :func:`history_spmm`. It must not change until backward has run.
+        x: [R, D] in-batch rows, differentiable. Its gradient needs ``position[rows[i]] == i``.
         x_score: [R, heads], the part of the score that each row of x gives as a source, differentiable.
         row_score: [R, heads], the part of the score that each of ``rows`` gives, differentiable.
-        history: [H, D] and history_score: [H, heads], never differentiated. In pinned host memory they are read by the
-            GPU directly.
+        history: [H, D] and history_score: [H, heads], never differentiated. The GPU reads them directly from pinned host
+            memory.
         negative_slope: of the LeakyReLU.
-        dropout: each alpha is left out with this probability, by a hash of (seed, edge, head), and the others scaled up.
-        x_rows, row_position: where x has other rows than ``rows``, as in :func:`history_spmm`; the former are the nodes of
-            x's rows, the latter the position map of ``rows``.
+        dropout: the probability that an alpha is left out, by a hash of (seed, edge, head). The others are scaled up.
+        x_rows, row_position: as in :func:`history_spmm`, where x has other rows than ``rows``: the nodes of x's rows, and
+            the position map of ``rows``.
 
-    All rows and scores: float32, bfloat16 or float16, each its own. Returns: [R, D] in x's dtype, or float32 without x.
+    Rows and scores may differ in dtype: float32, bfloat16 or float16. Returns: [R, D] in x's dtype, or float32 without x.
 
     Example::
 
@@ -164,7 +164,7 @@ def _check_arguments(
     heads, width = row_score.shape[1], -1
     for name, value, score in (("x", x, x_score), ("history", history, history_score)):
         if (value is None) != (score is None):
-            raise ValueError(f"{name} and {name}_score belong together: pass both, or None for both")
+            raise ValueError(f"only one of {name} and {name}_score is given; pass both or none")
         if value is None or score is None:
             continue
         for tensor_name, tensor in ((name, value), (f"{name}_score", score)):
@@ -175,7 +175,9 @@ def _check_arguments(
         check.size(f"{name}_score", score, 1, heads, "the number of heads, as in row_score")
         check.size(f"{name}_score", score, 0, value.shape[0], f"one per row of {name}")
     if heads == 0 or width % heads != 0:
-        raise ValueError(f"rows of {width} elements cannot be shared by {heads} heads; the width must be a multiple of them")
+        raise ValueError(
+            f"rows of {width} elements cannot be split into {heads} heads; the width must be a multiple of heads"
+        )
     for name, value in (("history", history), ("history_score", history_score)):
         check.no_gradient(name, value, "history rows are constants: gradients do not flow into the past")
     for name, value in (("x", x), ("x_score", x_score)):
@@ -191,7 +193,7 @@ def _check_arguments(
                 "else adj.with_reverse()"
             )
         if adj.reverse.edge_id is None and dropout > 0:
-            raise ValueError("dropout needs to know the mirror of each edge; use adj.with_reverse()")
+            raise ValueError("dropout needs the reverse's edge ids; use adj.with_reverse()")
     if backend.debugging():
         check_values(adj, rows, position, x, history, rows if x_rows is None else x_rows)
 
@@ -304,8 +306,8 @@ def _backward(ctx: Any, grad: Tensor, _: Tensor | None) -> tuple:
     needs = ctx.needs_input_grad
     if torch.is_grad_enabled() and grad.requires_grad:
         raise RuntimeError('history_attention can be differentiated once; for second derivatives use use_backend("torch")')
-    # With da = <grad, src> of each edge, as dropout lets it pass, and s the slope of LeakyReLU at its score:
-    # sums over the row of alpha da, s alpha da and s alpha. The gradient of a score is s alpha (da - sum of alpha da).
+    # For each edge da = <grad, src> after dropout, and s is the slope of LeakyReLU at its score.
+    # sums holds the row's sums of alpha da, s alpha da and s alpha. A score has the gradient s alpha (da - sum of alpha da).
     sums = _row_grad(*graph, rows, position, x, x_score, row_score, history, history_score, norm, grad, *options)
     delta, sloped, slopes = sums.chunk(3, 1)
     grad_x = grad_x_score = grad_row_score = None

@@ -1,4 +1,4 @@
-"""Refusing bad arguments before anything is computed or written: the argument's name, what it is, what it must be."""
+"""Checks of arguments, made before an op computes or writes. Errors name the argument, its value and what is allowed."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ def names(dtypes: Sequence[torch.dtype]) -> str:
 
 
 def tensor(name: str, value: object, dtypes: Sequence[torch.dtype], dims: int) -> None:
-    """A tensor of one of the dtypes with so many dimensions."""
+    """Require a tensor of one of the dtypes with ``dims`` dimensions."""
     if not isinstance(value, Tensor):
         raise TypeError(f"{name} is a {type(value).__name__}; it must be a {names(dtypes)} tensor")
     if value.dtype not in dtypes:
@@ -27,13 +27,13 @@ def tensor(name: str, value: object, dtypes: Sequence[torch.dtype], dims: int) -
 
 
 def size(name: str, value: Tensor, dim: int, expected: int, why: str) -> None:
-    """value.shape[dim] is what ``why`` says it must be."""
+    """Require ``value.shape[dim] == expected``. why: where that number comes from."""
     if value.shape[dim] != expected:
         raise ValueError(f"{name} has shape {list(value.shape)}; dimension {dim} must be {expected}, {why}")
 
 
 def device(name: str, value: Tensor, expected: torch.device, *, may_be_pinned: bool = False) -> None:
-    """value lies on the device of the op; tables may also lie in pinned host memory beside a GPU."""
+    """Require a tensor on the op's device. may_be_pinned: pinned host memory beside a GPU is allowed, too."""
     if value.device == expected:
         return
     if may_be_pinned and value.device.type == "cpu":
@@ -46,7 +46,7 @@ def device(name: str, value: Tensor, expected: torch.device, *, may_be_pinned: b
 
 
 def is_fake(value: Tensor) -> bool:
-    """Whether it is only a description of a tensor, under torch.compile."""
+    """Whether a tensor has no data, as under torch.compile."""
     return torch.compiler.is_compiling() or isinstance(value, torch._subclasses.FakeTensor)
 
 
@@ -61,7 +61,7 @@ def no_gradient(name: str, value: Tensor | None, why: str) -> None:
 
 
 def in_range(name: str, value: Tensor, low: int, high: int, why: str) -> None:
-    """All elements in [low, high). Reads the values: for debug mode, and for things checked once per graph."""
+    """Require all elements in [low, high). It reads the values: for debug mode, and for checks made once per graph."""
     if value.numel() == 0:
         return
     least, most = (int(v) for v in torch.aminmax(value))
@@ -70,7 +70,7 @@ def in_range(name: str, value: Tensor, low: int, high: int, why: str) -> None:
 
 
 def unique(name: str, value: Tensor) -> None:
-    """No element twice. Reads the values: for debug mode."""
+    """Require distinct elements. It reads the values: for debug mode."""
     distinct = torch.unique(value).numel()
     if distinct != value.numel():
         raise ValueError(
@@ -79,7 +79,7 @@ def unique(name: str, value: Tensor) -> None:
 
 
 def row_pointers(name: str, value: Tensor, end: int, what: str) -> None:
-    """A CSR's row pointers: from 0 to the number of what they point at, never falling. Reads the values."""
+    """Require row pointers of a CSR: from 0 to ``end``, the number of ``what``, never decreasing. It reads the values."""
     if value.numel() == 0:
         raise ValueError(f"{name} is empty; for N rows it has N + 1 elements, the first of them 0")
     first, last = int(value[0]), int(value[-1])

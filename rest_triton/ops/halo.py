@@ -1,4 +1,4 @@
-"""halo: the nodes just outside a batch."""
+"""halo: the neighbours of a batch outside of it."""
 
 import torch
 from torch import Tensor
@@ -9,7 +9,7 @@ from .library import define, dense
 
 
 def halo_definition(adj: Adjacency, rows: Tensor) -> Tensor:
-    """What :func:`halo` means, in plain torch."""
+    """The definition of :func:`halo` in plain torch."""
     near = torch.zeros(adj.num_nodes, dtype=torch.bool, device=rows.device)
     degree = adj.rowptr[rows + 1] - adj.rowptr[rows]
     first = torch.repeat_interleave(adj.rowptr[rows] - (degree.cumsum(0) - degree), degree)
@@ -19,13 +19,13 @@ def halo_definition(adj: Adjacency, rows: Tensor) -> Tensor:
 
 
 def halo(adj: Adjacency, rows: Tensor) -> Tensor:
-    """The neighbours of ``rows`` that are not in ``rows``: what a batch reads from history.
+    """The neighbours of ``rows`` that are not in ``rows``. A batch reads their rows from history.
 
     Args:
         adj: the graph.
         rows: int64[R].
 
-    Returns: int64[H], distinct, ascending. Its size depends on the data: under torch.compile(fullgraph=True) set
+    Returns: int64[H], distinct, ascending. Its size depends on the data. For torch.compile(fullgraph=True) set
     ``torch._dynamo.config.capture_dynamic_output_shape_ops``.
 
     Example::

@@ -1,4 +1,4 @@
-"""halo_spmm: history_spmm where the rows of the halo are computed like those of the batch, so that they have gradients."""
+"""halo_spmm: history_spmm with differentiable rows of the halo."""
 
 from typing import Any
 
@@ -22,10 +22,10 @@ def halo_spmm(
     edge_dropout: float = 0.0,
     seed: int = 0,
 ) -> Tensor:
-    """:func:`history_spmm` with ``halo_x`` as history, and its gradient: the same op on the reverse graph, for the halo.
+    """:func:`history_spmm` with ``halo_x`` as history and a gradient for it: the same op on the reverse graph.
 
     Args:
-        rows: int64[R], the batch. halo: int64[H], the neighbours outside of it, all of them.
+        rows: int64[R], the batch. halo: int64[H], all neighbours outside of it.
         position: int32[N]; ``position[rows[i]] = i`` and ``position[halo[j]] = ~j``, until backward has run.
         x: [R, D]; halo_x: [H, D]; both differentiable.
 
@@ -51,7 +51,7 @@ def halo_spmm(
 
 
 class _ToHalo(torch.autograd.Function):
-    """The result itself; what flows back also flows along the reversed edges to the halo."""
+    """Identity of the result. Its backward also aggregates the gradient over the reversed edges, for the halo."""
 
     @staticmethod
     def forward(

@@ -13,7 +13,7 @@ def _signed(constant: int) -> int:
 
 
 def _shift_right(z: Tensor, bits: int) -> Tensor:
-    """Logical shift of int64: torch's own copies the sign."""
+    """Logical right shift of int64. The shift of torch is arithmetic."""
     return (z >> bits) & ((1 << (64 - bits)) - 1)
 
 
@@ -25,12 +25,12 @@ def _counter_words(seed: int, counter: Tensor) -> Tensor:
 
 
 def edge_kept(seed: int, edge: Tensor, p: float) -> Tensor:
-    """bool, like ``edge``: which edges dropout with probability p keeps."""
+    """bool, shaped like ``edge``: whether dropout with probability p keeps the edge."""
     return _shift_right(_counter_words(seed, edge), 40) >= threshold(p)
 
 
 def feature_kept(seed: int, rows: Tensor, width: int, p: float) -> Tensor:
-    """bool[len(rows), width]: which features of which rows dropout with probability p keeps."""
+    """bool[len(rows), width]: whether dropout with probability p keeps the feature of the row."""
     word = _counter_words(seed, rows)[:, None]
     low, high = word & _LOW32, _shift_right(word, 32)
     v = (low + torch.arange(width, device=rows.device) * GOLDEN32) & _LOW32

@@ -1,4 +1,4 @@
-"""Registering an op with torch: its schema, its kernels by device, and what autograd does with it."""
+"""Registration of an op with torch: schema, kernels by device, autograd."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,8 +10,11 @@ _library = torch.library.Library(NAMESPACE, "DEF")
 
 
 def define(schema: str, kernel: Callable[..., Any], fake: Callable[..., Any]) -> torch._ops.OpOverload:
-    """Define ``rest_triton::schema``. ``kernel`` runs on CPU and on GPU; where arguments lie on both (a table in pinned
-    memory), torch dispatches to the GPU. ``fake`` says shape, dtype and device of the result."""
+    """Define the op ``rest_triton::schema``.
+
+    ``kernel`` runs on CPU and GPU. Where arguments lie on both, such as a table in pinned memory, torch dispatches to the
+    GPU. ``fake`` returns an empty tensor with the result's shape, dtype and device.
+    """
     name = schema.split("(")[0]
     _library.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
     _library.impl(name, kernel, "CPU")
@@ -21,16 +24,16 @@ def define(schema: str, kernel: Callable[..., Any], fake: Callable[..., Any]) ->
 
 
 def differentiate(op: torch._ops.OpOverload, setup_context: Callable[..., None], backward: Callable[..., Any]) -> None:
-    """Give an op without side effects its backward."""
+    """Register the backward of an op without side effects."""
     torch.library.register_autograd(op.name(), backward, setup_context=setup_context, lib=_library)
 
 
 def mutate(op: torch._ops.OpOverload, autograd: Callable[..., Any]) -> None:
-    """Tell autograd about an op that writes into its arguments.
+    """Register the autograd of an op that writes into its arguments.
 
-    ``torch.library.register_autograd`` takes functional ops only, so the two dispatch keys it would fill are filled here:
-    the version of each written argument is raised (a later backward that saved it then refuses to run), and
-    ``autograd(redispatch, *args)`` decides what is differentiated, ``redispatch(*args)`` being the op without autograd.
+    ``torch.library.register_autograd`` takes functional ops only, so this function fills its two dispatch keys.
+    ADInplaceOrView raises the version of each written argument: a backward that has saved the argument then fails.
+    Autograd calls ``autograd(redispatch, *args)``, where ``redispatch(*args)`` is the op without autograd.
     """
     name = op._schema.name.split("::")[1]
     written = [n for n, a in enumerate(op._schema.arguments) if a.alias_info is not None and a.alias_info.is_write]
@@ -53,12 +56,12 @@ def mutate(op: torch._ops.OpOverload, autograd: Callable[..., Any]) -> None:
 
 
 def row_major(tensor: torch.Tensor | None) -> torch.Tensor | None:
-    """Kernels take any row stride but want the elements of a row side by side."""
+    """The tensor, copied if the elements of a row are not contiguous. Kernels take any row stride."""
     if tensor is None or tensor.stride(1) == 1 or (tensor.shape[1] <= 1 and tensor.stride(0) >= tensor.shape[1]):
         return tensor
     return tensor.contiguous()
 
 
 def dense(vector: torch.Tensor | None) -> torch.Tensor | None:
-    """Kernels want indices and scales side by side; nearly always they are, and nothing is copied."""
+    """The vector, copied if it is not contiguous, as kernels require of indices and scales."""
     return None if vector is None else vector.contiguous()

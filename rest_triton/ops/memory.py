@@ -1,8 +1,8 @@
-"""Memory for results.
+"""Memory for results, in huge pages on a CPU.
 
-A large tensor on a CPU is fresh from the operating system, and each of its 4 KiB pages is faulted in when first
-written: for one pass over a matrix that costs more than the pass. Asking for 2 MiB pages makes it 512 times fewer
-faults. It is a hint about this range of addresses only; nothing of the process's allocator is changed.
+The operating system maps each 4 KiB page of a large new tensor at its first write. For one pass over a matrix these page
+faults cost more than the pass. Pages of 2 MiB cause 512 times fewer faults. The hint covers this range of addresses only;
+the process's allocator stays as it is.
 """
 
 import ctypes
@@ -31,5 +31,5 @@ def new_rows(count: int, width: int, dtype: torch.dtype, device: torch.device) -
     if device.type == "cpu" and rows.nbytes >= 2 * HUGE_PAGE and (madvise := _madvise()) is not None:
         first = -(-rows.data_ptr() // HUGE_PAGE) * HUGE_PAGE
         length = (rows.data_ptr() + rows.nbytes - first) // HUGE_PAGE * HUGE_PAGE
-        madvise(first, length, _MADV_HUGEPAGE)  # a refusal only means ordinary pages
+        madvise(first, length, _MADV_HUGEPAGE)  # if it fails, pages are of the ordinary size
     return rows

@@ -1,4 +1,4 @@
-"""column_moments: mean and variance over the rows, for a BatchNorm that trains."""
+"""column_moments: mean and variance over the rows, for BatchNorm in training."""
 
 import torch
 from torch import Tensor
@@ -8,7 +8,7 @@ from .library import define, mutate, row_major
 
 
 def column_moments_definition(h: Tensor) -> tuple[Tensor, Tensor]:
-    """What :func:`column_moments` means, in plain torch."""
+    """The definition of :func:`column_moments` in plain torch."""
     if h.shape[0] == 0:
         zeros = torch.zeros(h.shape[1], device=h.device)
         return zeros, zeros.clone()
@@ -17,12 +17,12 @@ def column_moments_definition(h: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def column_moments(h: Tensor) -> tuple[Tensor, Tensor]:
-    """(mean, biased variance) of h's columns in one pass, float32[D] each, as a BatchNorm that is training needs them.
+    """(mean, biased variance) of h's columns, float32[D] each, in one pass.
 
-    They are constants to autograd: pass them to :func:`activate` as ``moments``, whose backward accounts for them.
+    Autograd treats them as constants. Pass them to :func:`activate` as ``moments``: its backward differentiates them.
 
     Args:
-        h: [R, D] float32, bfloat16 or float16. Without rows, both are zero.
+        h: [R, D] float32, bfloat16 or float16. Without rows both results are zero.
     """
     check.tensor("h", h, (*check.ROW_DTYPES, torch.float64) if backend.runs_definition() else check.ROW_DTYPES, 2)
     if backend.runs_definition():

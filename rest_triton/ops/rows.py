@@ -1,4 +1,4 @@
-"""gather_rows and scatter_rows: rows out of and into a table, converting dtype on the way."""
+"""gather_rows and scatter_rows: copy rows out of and into a table, with conversion of dtype."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +14,7 @@ from .memory import new_rows
 def gather_rows_definition(
     table: Tensor, index: Tensor, *, dtype: torch.dtype | None = None, out: Tensor | None = None
 ) -> Tensor:
-    """What :func:`gather_rows` means, in plain torch."""
+    """The definition of :func:`gather_rows` in plain torch."""
     rows = table[index.to(table.device)].to(index.device, dtype or table.dtype)
     return rows if out is None else out.copy_(rows)
 
@@ -23,11 +23,11 @@ def gather_rows(table: Tensor, index: Tensor, *, dtype: torch.dtype | None = Non
     """``table[index]`` in another dtype, in one pass.
 
     Args:
-        table: [N, D] float32, bfloat16 or float16, differentiable. In pinned host memory it is read by the GPU directly.
-        index: int64[K], on the device where the result is wanted.
+        table: [N, D] float32, bfloat16 or float16, differentiable. The GPU reads it directly from pinned host memory.
+        index: int64[K], on the device of the result.
         dtype: of the result. Default: the table's.
-        out: [K, D], written and returned: a buffer that is used again costs no page faults. Its dtype counts, and nothing
-            is differentiated.
+        out: [K, D], written and returned. The result has its dtype and is not differentiated. A buffer that is used again
+            costs no page faults.
 
     Returns: [K, D].
 
@@ -49,7 +49,7 @@ def gather_rows(table: Tensor, index: Tensor, *, dtype: torch.dtype | None = Non
         if out.stride(1) != 1 and out.shape[1] > 1:
             raise ValueError(f"out has strides {out.stride()}; its rows must be contiguous to be written")
         if dtype not in (None, out.dtype):
-            raise TypeError(f"dtype is {dtype}, but out is {out.dtype}; leave dtype away")
+            raise TypeError(f"dtype is {dtype}, but out is {out.dtype}; do not pass dtype with out")
     if backend.debugging():
         check.in_range("index", index, 0, table.shape[0], "the rows of the table")
     if backend.runs_definition():
@@ -63,7 +63,7 @@ def gather_rows(table: Tensor, index: Tensor, *, dtype: torch.dtype | None = Non
 def scatter_rows_definition(
     table: Tensor, index: Tensor, src: Tensor, *, blend: float = 1.0, stamp: Tensor | None = None, step: int = 0
 ) -> None:
-    """What :func:`scatter_rows` means, in plain torch."""
+    """The definition of :func:`scatter_rows` in plain torch."""
     index, new = index.to(table.device), src.detach().to(table.device, torch.float32)
     if blend != 1.0:
         new = (1 - blend) * table[index].float() + blend * new
@@ -75,14 +75,14 @@ def scatter_rows_definition(
 def scatter_rows(
     table: Tensor, index: Tensor, src: Tensor, *, blend: float = 1.0, stamp: Tensor | None = None, step: int = 0
 ) -> None:
-    """``table[index] = src`` in the table's dtype, in one pass; ``src`` is taken as it is now, not differentiated.
+    """``table[index] = src`` in the table's dtype, in one pass. ``src`` is not differentiated.
 
     Args:
-        table: [N, D] float32, bfloat16 or float16, written. In pinned host memory it is written by the GPU directly.
+        table: [N, D] float32, bfloat16 or float16, written. The GPU writes it directly in pinned host memory.
         index: int64[K], distinct.
         src: [K, D] float32, bfloat16 or float16.
         blend: the rows become ``(1 - blend) * old + blend * new``.
-        stamp: int32[N] or int64[N], where the rows were last written: ``stamp[index] = step``.
+        stamp: int32[N] or int64[N], the step at which each row was written: ``stamp[index] = step``.
 
     Example::
 

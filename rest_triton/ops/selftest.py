@@ -1,4 +1,4 @@
-"""Every op on a small random graph: does its kernel agree with its definition on this machine?"""
+"""A self-test: compares the kernel of every op with its definition on a small random graph."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -17,7 +17,7 @@ Op = Callable[..., Any]
 
 
 class Case:
-    """A graph with a hub, isolated nodes and GCN weights; a batch with the hub; and rows. The same on every device."""
+    """A graph with a hub, isolated nodes and GCN weights, a batch with the hub, and rows. Equal on all devices."""
 
     def __init__(self, device: torch.device) -> None:
         draw = torch.Generator().manual_seed(0)
@@ -44,7 +44,7 @@ class Case:
         return [result, *torch.autograd.grad(result, leaves, self.grad)]
 
 
-# A check calls the op that it is given, by kernel or by definition, and returns all that the op computed.
+# A check calls an op, the kernel or the definition, and returns all tensors that the op computed.
 
 
 def _spmm(op: Op, c: Case) -> list[Tensor]:
@@ -109,14 +109,14 @@ CHECKS: dict[str, Callable[[Op, Case], Any]] = {
 
 
 def compare(got: Tensor, expected: Tensor) -> None:
-    """AssertionError if they differ. Integers and half precision, which is only rounded, must be equal."""
+    """Raise AssertionError if two tensors differ. Integers and half precision must be equal."""
     single = got.dtype == torch.float32 and expected.numel() > 0
     allowed = ALLOWED * float(expected.detach().abs().max()) if single else 0.0
     torch.testing.assert_close(got, expected, rtol=0, atol=allowed)
 
 
 def selftest(device: torch.device) -> Iterator[tuple[str, str]]:
-    """(op, problem) of every op on a device. The problem is empty where the kernel is right.
+    """Yield (op, problem) for every op on a device. The problem is empty where the kernel is right.
 
     Example::
 
@@ -128,6 +128,6 @@ def selftest(device: torch.device) -> Iterator[tuple[str, str]]:
             expected = check(getattr(ops, f"{name}_definition"), Case(device))
             for pair in zip(check(getattr(ops, name), Case(device)), expected, strict=True):
                 compare(*pair)
-        except Exception as error:  # of a kernel, its compiler or the driver: the other checks still run
+        except Exception as error:  # of a kernel, its compiler or the driver: the other checks run nevertheless
             problem = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
         yield name, problem

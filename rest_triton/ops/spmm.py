@@ -1,4 +1,4 @@
-"""history_spmm: aggregate in-batch and historical rows with the normalised adjacency, without gathering either."""
+"""history_spmm: aggregates in-batch and historical rows with the normalised adjacency, without gathering either."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ def history_spmm_definition(
     row_position: Tensor | None = None,
     dtype: torch.dtype | None = None,
 ) -> Tensor:
-    """What :func:`history_spmm` means, in plain torch. Also takes float64."""
+    """The definition of :func:`history_spmm` in plain torch. It also takes float64."""
     device = rows.device
     given = [t for t in (x, history, residual) if t is not None]
     precision = torch.promote_types(torch.float32, given[0].dtype)
@@ -38,7 +38,7 @@ def history_spmm_definition(
             adj.reverse, rows if x_rows is None else x_rows, position if row_position is None else row_position, None,
             grad_history, edge_dropout=edge_dropout, seed=seed, dtype=precision,
         )  # fmt: skip
-        # They are gradients of the result, in which the aggregate counts (1 - alpha) like everyone's.
+        # grad_history holds gradients of the result, which contains the aggregate times (1 - alpha).
         x = _AddToGradient.apply(x, outside if residual is None else (1 - alpha) * outside)
 
     # All edges of the rows: edge k of row i leads to node c.
@@ -74,7 +74,7 @@ def history_spmm_definition(
 
 
 class _AddToGradient(torch.autograd.Function):
-    """x itself; what flows back gets the historical part added."""
+    """Identity of x. Its backward adds the historical part to the gradient."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, extra: Tensor) -> Tensor:
@@ -109,32 +109,32 @@ def history_spmm(
     row_position: Tensor | None = None,
     dtype: torch.dtype | None = None,
 ) -> Tensor:
-    r"""Aggregate over all neighbours of ``rows``: fresh rows from ``x``, the others from ``history``.
+    r"""Aggregate over all neighbours of ``rows``: rows in the batch come from ``x``, the others from ``history``.
 
     .. math::
         out_i = (1-\alpha) \, r_g \sum_{k=rowptr_g}^{rowptr_{g+1}-1} c_{col_k} \, e_k \, src(col_k) + \alpha \, residual_i,
         \qquad g = rows_i
 
-    with ``src(c) = x[position[c]]`` where ``position[c] >= 0``, else ``history[~position[c]]``; a source that is None
-    counts as zero. Accumulated in float32. Two runs give the same bits, whatever the number of threads.
+    with ``src(c) = x[position[c]]`` where ``position[c] >= 0``, else ``history[~position[c]]``. A source that is None
+    counts as zero. Sums are accumulated in float32. The result is bitwise the same for any number of threads.
 
     Args:
-        adj: the graph. For the gradient of x it needs a reverse.
+        adj: the graph. The gradient of x needs its reverse.
         rows: int64[R], the nodes to compute, distinct.
-        position: int32[N], where each node's row is read from. By default ``~node``; ``i`` for the node at row i of x.
-            It must stay as it is until backward has run.
-        x: [X, D] in-batch rows, differentiable. For its gradient ``position[x_rows[i]] == i``.
-        history: [H, D], any number of rows, never differentiated. In pinned host memory it is read by the GPU directly.
+        position: int32[N], the place of each node's row: ``i`` for row i of x, ``~j`` for row j of history (``~node`` in a
+            table of all nodes). It must not change until backward has run.
+        x: [X, D] in-batch rows, differentiable. Its gradient needs ``position[x_rows[i]] == i``.
+        history: [H, D], any number of rows, never differentiated. The GPU reads it directly from pinned host memory.
         residual: [R, D], differentiable, mixed in with ``alpha``.
-        edge_dropout: each edge is left out with this probability, by a hash of (seed, edge), and the others scaled up.
-        grad_history: [H, D] historical gradients of the result for nodes out of the batch, read through ``position``
-            in backward.
+        edge_dropout: the probability that an edge is left out, by a hash of (seed, edge). The others are scaled up.
+        grad_history: [H, D] historical gradients of the result for nodes outside of the batch. Backward reads them through
+            ``position``.
         x_rows: int64[X], the nodes whose rows x holds. Default: ``rows``.
-        row_position: int32[N], the position map of ``rows``, which backward reads gradients through. Default: ``position``.
+        row_position: int32[N], the position map of ``rows``. Backward reads gradients through it. Default: ``position``.
             Give both where a layer computes fewer rows than it reads.
-        dtype: of the result. Default: x's, or float32 without x.
+        dtype: of the result. Default: that of x, or float32 without x.
 
-    x, history, residual: float32, bfloat16 or float16, each its own. Returns: [R, D].
+    x, history and residual may differ in dtype: float32, bfloat16 or float16. Returns: [R, D].
 
     Example::
 
@@ -201,22 +201,22 @@ def _check_arguments(
     check.no_gradient("history", history, "history rows are constants: gradients do not flow into the past")
     if x is not None and x.requires_grad and torch.is_grad_enabled() and not backend.runs_definition():
         inputs = rows if x_rows is None else x_rows
-        check.size("x", x, 0, inputs.shape[0], "one per row that it holds; name them with x_rows where they are not rows")
+        check.size("x", x, 0, inputs.shape[0], "one per node that it holds; give their ids as x_rows if they are not rows")
         if adj.reverse is None:
             raise ValueError(
                 "x requires a gradient but adj has no reverse; use adj.undirected() if every edge is there both ways, "
                 "else adj.with_reverse()"
             )
         if adj.reverse.edge_id is None and (edge_dropout > 0 or adj.edge_weight is not None):
-            raise ValueError("edge_dropout and edge_weight need to know the mirror of each edge; use adj.with_reverse()")
+            raise ValueError("edge_dropout and edge_weight need the reverse's edge ids; use adj.with_reverse()")
     if backend.debugging():
         check_values(adj, rows, position, x, history, rows if x_rows is None else x_rows)
 
 
 def check_x_rows(adj: Adjacency, rows: Tensor, x_rows: Tensor | None, row_position: Tensor | None) -> None:
-    """Refuse ``x_rows`` without ``row_position``, the other way round, and both of a wrong shape."""
+    """Check ``x_rows`` and ``row_position``, which are given together or not at all."""
     if (x_rows is None) != (row_position is None):
-        raise ValueError("x_rows and row_position belong together: one is given without the other, pass both or none")
+        raise ValueError("only one of x_rows and row_position is given; pass both or none")
     if x_rows is not None and row_position is not None:
         check.tensor("x_rows", x_rows, (torch.int64,), 1)
         check.tensor("row_position", row_position, (torch.int32,), 1)
@@ -232,7 +232,7 @@ def check_values(
     degree = adj.rowptr[rows + 1] - adj.rowptr[rows]
     first = torch.repeat_interleave(adj.rowptr[rows] - (degree.cumsum(0) - degree), degree)
     read = position[adj.col[torch.arange(first.numel(), device=rows.device) + first].long()]
-    # Positions of nodes that no row has as a neighbour are never read and may be anything.
+    # Only positions of neighbours are read, so only these are checked.
     if x is not None:
         check.in_range("position", read[read >= 0], 0, x.shape[0], "the rows of x, for nodes in the batch")
         if x.requires_grad and not torch.equal(position[x_rows].long(), torch.arange(len(x_rows), device=rows.device)):
@@ -303,7 +303,7 @@ _edge_grad = define(
 )
 
 
-#: Where each argument of the op stands, by its name in the schema.
+#: The index of each argument of the op, by its name in the schema.
 _AT = {argument.name: number for number, argument in enumerate(_spmm._schema.arguments)}
 _SAVED = (
     "rowptr", "col", "edge_id", "hub_node", "hub_first", "back_rowptr", "back_col", "back_edge_id", "back_hub_node",
@@ -344,7 +344,7 @@ def _backward(ctx: Any, grad: Tensor) -> tuple:
         )  # fmt: skip
         gradients["x"] = _spmm(*(swapped[name] for name in _AT))
     if needs["residual"]:
-        wider = torch.promote_types(grad.dtype, ctx.residual_dtype)  # what is to be rounded is rounded once
+        wider = torch.promote_types(grad.dtype, ctx.residual_dtype)  # so that the product is rounded once
         gradients["residual"] = (t["alpha"] * grad.to(wider)).to(ctx.residual_dtype)
     return tuple(gradients.get(name) for name in _AT)
 

@@ -1,6 +1,6 @@
-"""Batches: which rows are computed together, and the map that tells every op where to read a node's embedding from.
+"""Batches: the rows of a step, and the position maps by which ops find a node's embedding.
 
-Nothing is cut out of the graph to form a batch. It is a list of row ids, and entering it writes them into a map.
+A batch is a list of row ids; no subgraph is built. Entering a batch writes the ids into a position map.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,17 +23,17 @@ class Batch:
 
     Args:
         num_nodes: of the whole graph.
-        ranges: the nodes as ranges of ids, ascending and disjoint, or None where they are not ranges.
-        nodes: the nodes by id where they are not ranges, int64[R], distinct.
-        clusters: which clusters they are, if they are.
-        device: where ``rows`` lie.
-        found: its halo, where that was found before (:meth:`with_halo`).
-        counts: the number of rows of the input of every layer, and of the result, where they differ. Each layer's rows are
-            the first of ``nodes``, so the targets come first. None: all rows in every layer.
-        adj: the adjacency of this batch, where it is not the graph's: a sampled or renormalised one, with the same nodes.
-        weight: float32[R], of each row's loss: the loss is then the weighted sum instead of the mean.
+        ranges: the nodes as ranges of ids, ascending and disjoint, or None for a list of ids.
+        nodes: int64[R], distinct: the ids, where the nodes are not ranges.
+        clusters: the numbers of the batch's clusters.
+        device: of ``rows``.
+        found: the halo, where :meth:`with_halo` has computed it.
+        counts: the number of rows of each layer's input and of the result, where they differ. Each layer's rows are the
+            first of ``nodes``, so the targets come first. None: all rows in every layer.
+        adj: the batch's adjacency, where it is not the graph's: a sampled or renormalised one, with the same nodes.
+        weight: float32[R], the weight of each row's loss. The loss is then the weighted sum instead of the mean.
 
-    Made by :class:`ClusterLoader` or :func:`node_batch`.
+    :class:`ClusterLoader` and :func:`node_batch` make batches.
     """
 
     num_nodes: int
@@ -54,7 +54,7 @@ class Batch:
 
     @cached_property
     def rows(self) -> Tensor:
-        """int64[R], the ids of the rows, in the order in which their embeddings lie in x."""
+        """int64[R], the ids of the rows, in the order of their embeddings in x."""
         if self.ranges is None:
             assert self.nodes is not None
             return self.nodes
@@ -64,7 +64,7 @@ class Batch:
         return rows
 
     def block(self, layer: int) -> "Block":
-        """What a layer computes, counted from 0; of layer -1 the rows whose features are encoded."""
+        """The rows of a layer, counted from 0. Layer -1 encodes features."""
         if self.counts is None:
             return Block(self, self)
         return Block(self._first(self.counts[layer + 1]), self._first(self.counts[max(layer, 0)]))
@@ -90,19 +90,18 @@ class Batch:
         return halo(adj, self.rows) if self.found is None else self.found
 
     def with_halo(self, adj: Adjacency) -> "Batch":
-        """The same batch, with its halo found now. On a GPU the host has to wait for its size: better before a step than
-        within it."""
+        """The same batch with its halo computed. On a GPU the host waits for its size, so call it before a step."""
         return replace(self, found=self.halo(adj))
 
     def take(self, per_node: Tensor) -> Tensor:
-        """The rows of the batch of a tensor with one row per node: a view where the batch is one range."""
+        """The batch's rows of a tensor with one row per node. It is a view if the batch is one range."""
         if self.ranges is not None:
             pieces = [per_node[begin:end] for begin, end in self.ranges]
             return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
         return per_node[self.rows.to(per_node.device)]
 
     def write_positions(self, position: Tensor) -> None:
-        """position[rows[i]] = i."""
+        """Enter the batch: ``position[rows[i]] = i``."""
         if self.ranges is None:
             position[self.rows] = torch.arange(len(self), dtype=position.dtype, device=position.device)
             return
@@ -110,7 +109,7 @@ class Batch:
             torch.arange(at, at + end - begin, out=position[begin:end])
 
     def restore_positions(self, position: Tensor) -> None:
-        """position[g] = ~g for the rows: every node reads its own row of a table."""
+        """Leave the batch: ``position[g] = ~g`` for its rows, so that each is read from its row of a table."""
         if self.ranges is None:
             position[self.rows] = ~self.rows.to(position.dtype)
             return
@@ -128,7 +127,7 @@ class Batch:
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """The rows of one layer: those it computes, and those of its input. The former are the first of the latter."""
+    """The rows of one layer: ``rows`` are computed, ``source`` are those of its input and begin with ``rows``."""
 
     rows: Batch
     source: Batch
@@ -147,7 +146,7 @@ class Block:
 
 
 def node_batch(nodes: Tensor, num_nodes: int) -> Batch:
-    """A batch of any distinct nodes, int64[R], for methods that sample nodes rather than clusters.
+    """A batch of distinct nodes, int64[R], for methods that sample nodes instead of clusters.
 
     Example::
 
@@ -160,10 +159,9 @@ def node_batch(nodes: Tensor, num_nodes: int) -> Batch:
 
 
 class PositionMaps:
-    """The maps of the batches that are alive. Each has one of its own, so that two at once (training and refresh) do not
-    disturb each other; a map that is free again is used again.
+    """A pool of position maps. Each entered batch has its own map; maps are used again.
 
-    A map is int32[N]. Outside of a batch every node reads its own row of a table (``~id``).
+    A map is int32[N]. A node outside of the batch is read from its row of a table (``~id``).
 
     Example::
 
@@ -182,7 +180,7 @@ class PositionMaps:
 
     @property
     def outside(self) -> Tensor:
-        """The map of no batch at all: everyone is read from a table. Not to be written to."""
+        """The map without a batch: all nodes are read from a table. Do not write to it."""
         if self._everywhere_outside is None:
             self._everywhere_outside = self._new()
         return self._everywhere_outside
@@ -192,7 +190,7 @@ class PositionMaps:
 
     @contextmanager
     def enter(self, batch: Batch) -> Iterator[Tensor]:
-        """A map in which the batch's nodes are rows of x, until the block ends: however it ends, the map is restored."""
+        """A map in which the batch's nodes are rows of x, until the block ends. The map is restored also after an error."""
         if batch.num_nodes != self.num_nodes:
             raise ValueError(f"the batch is of a graph with {batch.num_nodes} nodes, the maps of one with {self.num_nodes}")
         position = self.take()
@@ -204,7 +202,7 @@ class PositionMaps:
             self.give_back(position)
 
     def take(self) -> Tensor:
-        """A map in which nobody is in a batch, for the caller alone until :meth:`give_back`, with everyone outside again."""
+        """A map without a batch, for the caller alone. The caller restores it before :meth:`give_back`."""
         return self._free.pop() if self._free else self._new()
 
     def give_back(self, position: Tensor) -> None:
@@ -212,13 +210,13 @@ class PositionMaps:
 
 
 class ClusterLoader:
-    """All clusters, some at a time, in another order each epoch.
+    """Batches of clusters, in another order each epoch.
 
     Args:
         ptr: int64[K+1]; cluster k is the nodes ``ptr[k] .. ptr[k+1]``.
-        batch_size: how many clusters make a batch; the last batch of an epoch has what is left.
-        seed: the order of epoch e depends on (seed, e) alone, so any epoch can be repeated or resumed.
-        device: where the rows of its batches lie.
+        batch_size: clusters in a batch. The last batch of an epoch may have fewer.
+        seed: the order of epoch e depends on (seed, e) alone, so an epoch can be repeated or resumed.
+        device: of the batches' rows.
 
     Example::
 
@@ -242,14 +240,16 @@ class ClusterLoader:
         return -(-self.num_clusters // self.batch_size)
 
     def epoch(self, number: int) -> list[Batch]:
-        """The batches of an epoch: every cluster in exactly one of them."""
+        """The batches of an epoch. Every cluster is in exactly one of them."""
         generator = torch.Generator().manual_seed(mix64(mix64(self.seed) + number) >> 1)
         shuffled: list[int] = torch.randperm(self.num_clusters, generator=generator).tolist()
         return [self.batch(shuffled[at : at + self.batch_size]) for at in range(0, self.num_clusters, self.batch_size)]
 
     def batch(self, clusters: Sequence[int]) -> Batch:
-        """The batch of these clusters. Their rows are in ascending order, whatever the order of the clusters: memory is read
-        from front to back, and neighbouring clusters are one range."""
+        """The batch of these clusters, in any order.
+
+        Its rows are ascending, so that memory is read from front to back and adjacent clusters are one range.
+        """
         chosen = sorted(clusters)
         if len(set(chosen)) != len(chosen) or (chosen and not 0 <= chosen[0] <= chosen[-1] < self.num_clusters):
             raise ValueError(f"clusters are {list(clusters)}; they must be distinct, from 0 to {self.num_clusters - 1}")

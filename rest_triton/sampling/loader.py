@@ -1,4 +1,4 @@
-"""A loader of cluster batches for a training loop of one's own."""
+"""A loader of cluster batches for custom training loops."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
@@ -15,10 +15,10 @@ from .batch import ClusterLoader as ClusterBatches
 
 @dataclass(frozen=True, eq=False)
 class DataBatch(Batch):
-    """A batch that knows the labels and masks of its rows.
+    """A batch with the labels and masks of its rows.
 
     Args:
-        graph: with the nodes in the order of the clusters. order: int64[N]; node i there is node ``order[i]`` of the data.
+        graph: with the nodes in the order of the clusters. order: int64[N]; its node i is node ``order[i]`` of the data.
     """
 
     graph: Graph | None = None
@@ -28,8 +28,8 @@ class DataBatch(Batch):
         per_node = getattr(self.graph, name)
         if per_node is None:
             raise AttributeError(f"the graph has no {name}")
-        found: Tensor = self.take(per_node)
-        return found
+        rows: Tensor = self.take(per_node)
+        return rows
 
     @property
     def y(self) -> Tensor:
@@ -53,7 +53,7 @@ class DataBatch(Batch):
 
     @property
     def n_id(self) -> Tensor:
-        """int64[R]: the rows' node ids in the data that the loader was given."""
+        """int64[R]: the rows' node ids in the loader's ``data``."""
         assert self.order is not None
         return self.take(self.order)
 
@@ -63,9 +63,9 @@ class ClusterLoader:
 
     Args:
         data: the graph, by :func:`rest_triton.load` or :func:`rest_triton.from_pyg`.
-        num_parts: clusters that it is divided into, by METIS. batch_size: clusters in a batch.
+        num_parts: clusters that METIS divides it into. batch_size: clusters in a batch.
         shuffle: whether each epoch has another order. seed: of the order.
-        device: where the rows of batches lie. root: a folder that keeps the clusters for the next time.
+        device: of the batches' rows. root: a folder that stores the clusters for the next call.
 
     Example::
 
@@ -97,5 +97,5 @@ class ClusterLoader:
             size, count = self.batches.batch_size, self.batches.num_clusters
             batches = [self.batches.batch(range(at, min(at + size, count))) for at in range(0, count, size)]
         for batch in batches:
-            known = {f.name: getattr(batch, f.name) for f in fields(Batch)}
-            yield DataBatch(**known, graph=self.graph, order=self.order)
+            values = {f.name: getattr(batch, f.name) for f in fields(Batch)}
+            yield DataBatch(**values, graph=self.graph, order=self.order)

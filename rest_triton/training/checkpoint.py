@@ -1,11 +1,11 @@
-"""Checkpoints: whole or not there. A file that was torn, or is of another run, is refused by name.
+"""Checkpoints: atomic files with a checksum. Damaged files and those of other runs are refused.
 
     epoch-000012.pt       weights, optimizer, iterators, step, best scores
-    epoch-000012.tables   the history tables of that moment, if they are saved
-    best.pt               the same as the former, of the best validation score
+    epoch-000012.tables   the history tables after that epoch, with --save-history
+    best.pt               like the first, at the best validation score
 
-"rest_triton checkpoint 1\\n", length of the header (8 bytes), header (JSON: what run it is of), what torch.save wrote,
-CRC-32 of all that (4 bytes)
+The file is: "rest_triton checkpoint 1\\n", length of the header (8 bytes), header (JSON: the run's settings and graph),
+the output of torch.save, CRC-32 of all bytes before (4 bytes).
 """
 
 import io
@@ -13,7 +13,7 @@ import json
 import re
 import shlex
 import zlib
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -26,18 +26,18 @@ from ..utils.errors import UserError
 from ..utils.files import sync_folder, write_whole
 
 MAGIC = b"rest_triton checkpoint 1\n"
-KEPT = 2  # checkpoints of epochs: should the last one be damaged, there is the one before
-# What may be another when a run goes on: how long it is, what it shows and where it is. All the rest makes it another run.
+KEPT = 2  # checkpoints of epochs: the older one is for the case that the last one is damaged
+# Settings that may change when a run is resumed. They do not change its results.
 FREE = {"root", "epochs", "runs", "device", "run_dir", "profile", "history", "save_history"}
 FREE |= {"eval_every", "error_every", "checkpoint_every"}
 
 
 class Unusable(UserError):
-    """A checkpoint that cannot be used. The message says which, why, and what can be used instead."""
+    """A checkpoint that cannot be used. The message names it, the reason and a usable checkpoint."""
 
 
 def write(path: Path, state: dict[str, Any], config: Config, fingerprint: str) -> None:
-    """Write a checkpoint: all of the file or none of it, whenever the process ends."""
+    """Write a checkpoint. A crash leaves the old file or the new one."""
     header = json.dumps({"config": asdict(config), "fingerprint": fingerprint}).encode()
     buffer = io.BytesIO()
     torch.save(state, buffer)
@@ -49,7 +49,7 @@ def write(path: Path, state: dict[str, Any], config: Config, fingerprint: str) -
 
 
 def read(path: Path, config: Config | None = None, fingerprint: str | None = None) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(state, the settings of the run it is of). Unusable if it is damaged, or of another run than the one given."""
+    """(state, settings of its run). Raises Unusable if it is damaged or of another run than the given one."""
     try:
         return _read(path, config, fingerprint)
     except Unusable as reason:
@@ -69,16 +69,18 @@ def _read(path: Path, config: Config | None, fingerprint: str | None) -> tuple[d
     length = int.from_bytes(data[len(MAGIC) : begin], "little")
     try:
         header = json.loads(bytes(data[begin : begin + length]))
-        settings, of = with_new_names(header["config"]), str(header["fingerprint"])
+        settings, graph = with_new_names(header["config"]), str(header["fingerprint"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise Unusable(f"{path} does not say what run it is of ({error!r})") from None
-    if fingerprint is not None and of != fingerprint:
+    if fingerprint is not None and graph != fingerprint:
         raise Unusable(f"{path} is of another graph than this run's, or of other clusters of it")
     if config is not None:
+        # A version that did not have a setting yet behaved as its default does.
+        known = {f.name: f.default for f in fields(Config)} | settings
         differs = [
-            f"{name} {settings.get(name)!r} instead of {value!r}"
+            f"{name} {known.get(name)!r} instead of {value!r}"
             for name, value in asdict(config).items()
-            if name not in FREE and settings.get(name) != value
+            if name not in FREE and known.get(name) != value
         ]
         if differs:
             raise Unusable(f"{path} is of another run, with {', '.join(differs)}")
@@ -86,7 +88,7 @@ def _read(path: Path, config: Config | None, fingerprint: str | None) -> tuple[d
         return torch.load(io.BytesIO(data[begin + length : -4]), map_location="cpu", weights_only=True), settings
     except MemoryError:
         raise
-    except Exception:  # of many kinds; and torch's advice would be to run what is in the file
+    except Exception:  # torch raises many kinds, and its message advises to run code of the file
         raise Unusable(f"{path} holds something else than tensors and plain values, and is not read any further") from None
 
 
@@ -100,13 +102,13 @@ def epochs(folder: Path) -> list[Path]:
 
 
 def _number(path: Path) -> int:
-    """The epoch that a checkpoint is named after, -1 if it is not named after one."""
-    found = re.fullmatch(r"epoch-(\d{6,})\.pt", path.name)
-    return -1 if found is None else int(found[1])
+    """The epoch in a checkpoint's name, -1 without one."""
+    match = re.fullmatch(r"epoch-(\d{6,})\.pt", path.name)
+    return -1 if match is None else int(match[1])
 
 
 def _instead(path: Path, config: Config | None, fingerprint: str | None) -> str:
-    """Another checkpoint that could be used, as advice: the newest one before it, or else the newest of all."""
+    """Advice that names a usable checkpoint: the newest one before ``path``, or else the newest of all."""
     others = [other for other in reversed(epochs(path.parent)) if other != path]
     before = [other for other in others if _number(other) < _number(path) or _number(path) < 0]
     for other in (*before, *(other for other in others if other not in before)):
@@ -124,15 +126,15 @@ def tables_path(path: Path) -> Path:
 
 
 def write_tables(path: Path, store: History, step: int) -> None:
-    """The tables that belong to a checkpoint, beside it; a copy also of tables on disk, for those go on changing."""
+    """Write the tables of a checkpoint beside it. Tables on disk are copied, too, because training changes them."""
     store.streams.finish()
     path.parent.mkdir(parents=True, exist_ok=True)
     tables_file.save(store, tables_path(path), step)
-    sync_folder(path.parent)  # their name is durable before the checkpoint's is
+    sync_folder(path.parent)  # the tables' name is durable before the checkpoint's
 
 
 def read_tables(path: Path, store: History, step: int) -> bool:
-    """Take the tables of a checkpoint back; False if none were saved with it. Unusable if they are damaged."""
+    """Restore the tables of a checkpoint. Returns False if it has none. Raises Unusable if they are damaged."""
     store.streams.finish()
     saved = tables_path(path)
     if not saved.exists():
@@ -145,23 +147,23 @@ def read_tables(path: Path, store: History, step: int) -> bool:
 
 
 def remove_old(folder: Path) -> None:
-    """All checkpoints of epochs but the newest, and what belongs to none."""
+    """Remove all checkpoints of epochs but the newest, and leftovers."""
     for path in epochs(folder)[:-KEPT]:
         path.unlink(missing_ok=True)
     _remove_remains(folder)
 
 
 def remove_after(folder: Path, epoch: int) -> list[str]:
-    """The checkpoints of later epochs, which are no more once a run has gone back to this one. Returns their names."""
-    gone = [path for path in epochs(folder) if _number(path) > epoch]
-    for path in gone:
+    """Remove the checkpoints of later epochs, which a resumed run computes again. Returns their names."""
+    later = [path for path in epochs(folder) if _number(path) > epoch]
+    for path in later:
         path.unlink(missing_ok=True)
     _remove_remains(folder)
-    return [path.name for path in gone]
+    return [path.name for path in later]
 
 
 def _remove_remains(folder: Path) -> None:
-    """What processes that were killed left: parts of files, and tables whose checkpoint is not there."""
+    """Remove the leftovers of killed processes: partial files, and tables without a checkpoint."""
     for path in folder.glob("*.partial-*"):
         path.unlink(missing_ok=True)
     for path in folder.glob("epoch-*.tables"):

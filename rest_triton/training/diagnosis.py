@@ -1,4 +1,4 @@
-"""Where a loss that is not a number comes from."""
+"""The origin of a loss that is NaN or infinite."""
 
 from collections.abc import Callable
 
@@ -10,7 +10,7 @@ from ..sampling.batch import Batch
 
 
 class NotFinite(ArithmeticError):
-    """A loss is NaN or infinite. ``where``: the first thing that is."""
+    """A loss is NaN or infinite. where: the first tensor that is."""
 
     def __init__(self, step: int, where: str) -> None:
         super().__init__(f"the loss of step {step} is not finite: {where}")
@@ -18,9 +18,9 @@ class NotFinite(ArithmeticError):
 
 
 def diagnose(engine: Engine, batch: Batch, step: int, loss_of: Callable[[Tensor], Tensor | None]) -> NotFinite:
-    """Say where it began: in a weight, in a row of a table that the batch reads, or in a layer of the forward.
+    """Find the first tensor that is not finite: a weight, a row of a table that the batch reads, or a layer's result.
 
-    The forward is run once more, with everything that it computes looked at.
+    The forward runs again, and each result is checked.
     """
     for name, parameter in engine.model.named_parameters():
         if not bool(torch.isfinite(parameter).all()):

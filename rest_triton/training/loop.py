@@ -1,33 +1,34 @@
-"""GAS and REST for a training loop of one's own."""
+"""GAS and REST for custom training loops."""
 
 import torch
 from torch import Tensor
 
-from ..config import AUTO, Config
+from ..config import Config
 from ..data.clusters import with_named_edges
 from ..data.features import SparseRows
 from ..history.history import History
 from ..history.streams import COMPUTE
 from ..kernels._hash import mix64
-from ..methods import GAS, refresh_for
 from ..methods.engine import Engine
+from ..methods.gas import GAS
+from ..methods.options import AUTO
+from ..methods.registry import refresh_for
 from ..nn.model import HistoryGNN
 from ..sampling.batch import Batch
 from ..sampling.loader import ClusterLoader
 
 
 class REST:
-    """A model with its tables: refreshes them, and computes batches with gradients.
+    """A model with its tables. It refreshes the tables and computes batches with gradients.
 
     Args:
         model: on the device that computes. loader: the batches and the graph.
-        history: the tables, ``History(data.num_nodes, model.history_dims, …)``. Default: float32, beside the model.
+        history: the tables, ``History(data.num_nodes, model.history_dims, …)``. Default: float32, on the model's device.
         frequency: refresh batches before each batch. 0 is GAS: no refresh.
         refresh: ``rest``: other batches are refreshed. ``rest-is``: the neighbours of the batch, in ``frequency`` pieces.
         edge_dropout: share of edges that training leaves out. seed: of dropout and refresh batches.
 
-    The tables are filled by one exact pass when the first batch comes. In ``model.eval()`` mode nothing is refreshed or
-    written.
+    The first call fills the tables by one exact pass. In ``model.eval()`` mode nothing is refreshed or written.
 
     Example::
 
@@ -51,7 +52,7 @@ class REST:
         device = next(model.parameters()).device
         graph, batches = loader.graph, loader.batches
         if graph.x is None:
-            raise ValueError("the graph has no features x; give it some, such as one-hot degrees")
+            raise ValueError("the graph has no features x; set x, for example to one-hot degrees")
         x = graph.x.dense() if isinstance(graph.x, SparseRows) else graph.x
         config = Config(
             dataset="graph", method=f"gas+{refresh}" if frequency else "gas", frequency=max(1, frequency), seed=seed,
@@ -74,10 +75,10 @@ class REST:
         self.step, self._filled = 0, False
 
     def __call__(self, batch: Batch) -> Tensor:
-        """[R, C]: the result for the rows of a batch. Backward runs before the next call."""
+        """[R, C]: the result for the rows of a batch. Run backward before the next call."""
         engine, streams = self.engine, self.engine.streams
         batch = batch.on(engine.inputs.device)
-        # The optimizer has moved the weights since the last call, on the stream of this one.
+        # The optimizer has updated the weights since the last call, on this call's stream.
         streams.submit(COMPUTE, lambda: None, writes=[engine.weights])
         if not self._filled:
             self.fill()
@@ -86,7 +87,7 @@ class REST:
         self.step += 1
         batch, pulled = self.refresh.before(engine, batch, self.step)
         result = engine.forward(batch, self.step, pulled=pulled)
-        # The optimizer moves the weights next: not before the refreshes have read them.
+        # The optimizer updates the weights next. It waits until the refreshes have read them.
         streams.submit(COMPUTE, lambda: None, writes=[engine.weights])
         return result
 
@@ -99,7 +100,7 @@ class REST:
 
     @torch.no_grad()
     def inference(self) -> Tensor:
-        """[N, C]: the exact result for all nodes, layer by layer, in the order of the data that the loader was given."""
+        """[N, C]: the exact result for all nodes, in the order of the loader's ``data``."""
         self.engine.leave()
         result = self.engine.exact()
         out = torch.empty_like(result)
@@ -107,6 +108,6 @@ class REST:
         return out
 
     def close(self) -> None:
-        """Finish all writes, and remove files of tables on disk."""
+        """Finish all writes, and remove the files of tables on disk."""
         self.engine.leave()
         self.history.close()

@@ -1,6 +1,6 @@
-"""The arrays that a run holds, a formula for each: :mod:`rest_triton.training.plan` adds them up.
+"""Formulas for the arrays that a run holds. :mod:`rest_triton.training.plan` adds them up.
 
-A new model is an entry of FAMILIES, a new place of tables an entry of TIERS, any other array a line of a function in ARRAYS.
+A new model needs an entry in FAMILIES, a new place of tables one in TIERS. Functions in ARRAYS yield all other arrays.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -19,13 +19,13 @@ When = Literal["held", "exact", "step", "prepare"]
 
 PROCESS = 530 << 20  # Python, torch, compiled kernels and BLAS's buffers, measured on two threads
 CUDA_CONTEXT = 512 << 20  # assumed: it differs with GPU and driver
-HALO_SHARE = 0.2  # of a batch's edges, as if they went to random nodes outside: 0.21 fits synthetic products, 0.09 arxiv
-WAITING = 5  # writes to the disk at a time: four in the queue, and one that is being done
+HALO_SHARE = 0.2  # of a batch's edges, taken as edges to random nodes outside: 0.21 fits synthetic products, 0.09 arxiv
+WAITING = 5  # pending writes to the disk: four in the queue and one in progress
 
 
 @dataclass(frozen=True)
 class Array:
-    """Memory that something takes: where, how much, what the number is made of, and when."""
+    """Memory for one purpose: its tier, its bytes, an explanation, and when it is held."""
 
     name: str
     tier: Tier
@@ -45,16 +45,16 @@ class Table:
 
 @dataclass(frozen=True)
 class Family:
-    """What a model takes, as numbers of float32.
+    """The memory of a model, in numbers of float32.
 
     Args:
-        tables: the widths of its history tables. weights: all of them.
-        kept: per row of a batch, what backward needs, and gradients. outside: the same per row of its halo.
-        either: per row of the batch or of the halo, whichever has more rows.
+        tables: the widths of its history tables. weights: the number of parameters.
+        kept: per row of a batch, for backward and gradients. outside: the same per row of its halo.
+        either: per row of the batch or of the halo, whichever is larger.
         piece: per row of a piece of an exact pass. everywhere: per node in an exact pass.
         edges, piece_edges: per edge of a batch, and of a piece.
         aggregates_first: the aggregate of the features is held for the whole run.
-        encodes: the first table holds what the model makes of features alone, which an exact pass keeps.
+        encodes: the first table holds encoded features, which an exact pass keeps.
     """
 
     tables: list[int]
@@ -77,10 +77,10 @@ def _weights(widths: Sequence[int], batch_norm: bool, normed: Sequence[int]) -> 
 def _gcn(z: Sizes, s: Config) -> Family:
     f, h, c, layers = z.features, s.hidden_channels, z.classes, s.num_layers
     piece, twice = (2 + s.residual) * h, layers * (s.batch_norm and s.residual)
-    if s.linear:  # kept: of each layer what it aggregated and its result
+    if s.linear:  # kept: of each layer the aggregate and the result
         weights, outside = _weights([f, *[h] * (layers + 1), c], s.batch_norm, [h] * layers), (f + h) * (s.input == "exact")
         return Family([h] * layers, weights, f + (2 * layers + 3 + twice) * h + 2 * c, piece, outside, encodes=True)
-    tables, narrows = [h] * (layers - 1), c if c < h and layers > 1 else 0  # narrow rows of the halo are multiplied first
+    tables, narrows = [h] * (layers - 1), c if c < h and layers > 1 else 0  # narrow layers multiply the halo's rows first
     kept = f + (max(0, 2 * layers - 3) + twice + s.batch_norm) * h + 4 * c
     weights = _weights([f, *tables, c], s.batch_norm, tables)
     return Family(tables, weights, kept, piece, 2 * narrows, h if tables else 0, narrows, aggregates_first=True)
@@ -112,7 +112,7 @@ def _gin(z: Sizes, s: Config) -> Family:
 def _pna(z: Sizes, s: Config) -> Family:
     f, h, c, tables = z.features, s.hidden_channels, z.classes, [s.hidden_channels] * (s.num_layers - 1)
     weights = sum(13 * a * b + b for a, b in pairwise([f, *tables, c])) + 2 * sum(tables) * s.batch_norm
-    kept = 17 * f + 19 * sum(tables) + max(4 * f, 13 * h) + 2 * c  # 12 aggregates of each layer's input, and what made them
+    kept = 17 * f + 19 * sum(tables) + max(4 * f, 13 * h) + 2 * c  # 12 aggregates of each layer's input, and intermediates
     edges = sum(tables) + max(2 * f, 3 * h) + 4 * s.num_layers  # messages; those of features need no gradient
     return Family(tables, weights, kept, 20 * max(f, h), 0, max(f, h), edges=edges, piece_edges=2 * max(f, h) + 4)
 
@@ -131,7 +131,7 @@ FAMILIES: dict[str, Callable[[Sizes, Config], Family]] = {
 
 
 class Run:
-    """What follows from the sizes of a data set and the settings of a run. here: the tier where the model computes."""
+    """Quantities derived from the sizes of a data set and the settings of a run. here: the tier of the model."""
 
     def __init__(self, sizes: Sizes, settings: Config) -> None:
         z, s = self.z, self.s = sizes, settings
@@ -147,10 +147,10 @@ class Run:
             self.refreshed = -(-self.halo // s.refreshes)
         elif s.rest == "rest" and s.refresh_batch != "full":
             self.refreshed = self.rows if s.refresh_batch == "same" else n // 2
-        first = self.model.tables[: 3 if self.model.encodes else 2]  # what a model starts with; two that take turns
+        first = self.model.tables[: 3 if self.model.encodes else 2]  # encoded features, and two for layers in turn
         self.scratch = [Table(width, "float32", "device" if self.direct else s.history) for width in first]
         edges = z.edges + n
-        self.reversed = z.directed or s.edge_dropout > 0.0  # edges that are dropped need to know their mirrors
+        self.reversed = z.directed or s.edge_dropout > 0.0  # edge dropout needs the reverse's edge ids
         self.reverse = (self.csr(edges) + (4 if edges < 2**31 else 8) * edges) * self.reversed
         self.dense = n * z.features * z.feature_bytes
         self.labels = n * ((z.classes if z.multilabel else 8) + 3)
@@ -161,21 +161,21 @@ class Run:
         return 8 * (self.z.nodes + 1) + (4 if self.z.nodes <= 2**31 else 8) * edges
 
     def around(self, rows: int) -> int:
-        """How many nodes outside are next to ``rows`` nodes: a guess, on the high side where METIS cuts few edges.
+        """An estimate of the halo's size for ``rows`` nodes. It is too high where METIS cuts few edges.
 
-        ``(N - R) * (1 - exp(-share * E/N * R/N))``: the distinct nodes outside that a share of their edges hits at random.
+        ``(N - R) * (1 - exp(-share * E/N * R/N))``: the distinct nodes outside, if a share of the edges ends at random ones.
         """
         n = self.z.nodes
         return round((n - min(rows, n)) * -expm1(-HALO_SHARE * self.z.edges / n * rows / n))
 
     def nbytes(self, table: Table) -> int:
-        """Torch takes pinned memory in powers of two."""
+        """The bytes of a table's rows. Torch allocates pinned memory in powers of two."""
         size = self.z.nodes * table.width * DTYPES[table.dtype].itemsize
         return 1 << (size - 1).bit_length() if table.place == "pinned" and self.here == "GPU" else size
 
 
 def tables(s: Config, model: Family) -> list[Table]:
-    """The tables of a run: none in full batches; none for what a model makes of features alone if that is exact."""
+    """The tables of a run. Full batches have none, and encoded features have none if the input is exact."""
     widths = [] if s.base == "full" else model.tables[s.input == "exact" :]
     return [Table(width, s.dtype, s.history) for width in widths]
 
@@ -218,7 +218,7 @@ def _tables(run: Run) -> Iterator[Array]:
 
 
 def _far(run: Run) -> Iterator[Array]:
-    """Rows of tables that are not where the model computes, on their way."""
+    """Copies of rows for tables that are not on the model's device."""
     if run.direct:
         return
     piece, width, item = CHUNK_ROWS[run.s.device], max(t.width for t in run.scratch), DTYPES[run.s.dtype].itemsize

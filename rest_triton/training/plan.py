@@ -1,4 +1,4 @@
-"""The memory of a run, before anything of it is loaded: the arrays of :mod:`rest_triton.training.memory`, added up."""
+"""A memory estimate of a run before it loads data: the sum of the arrays of :mod:`rest_triton.training.memory`."""
 
 import shutil
 from collections.abc import Mapping
@@ -13,19 +13,19 @@ from ..utils.errors import UserError
 from ..utils.machine import available_memory, device_of, readable
 from .memory import ARRAYS, Array, Run, Tier, When
 
-HOLES = 0.2  # on a CPU: malloc keeps what passes and steps free, and new blocks do not fit all of the holes; measured
+HOLES = 0.2  # on a CPU: the share of memory that malloc keeps in holes between passes and steps; measured
 LEAST_HIDDEN = 16
 HEADINGS: dict[When, str] = {
     "held": "for the whole run",
     "exact": "in an exact pass over all nodes: the first fill, and evaluation",
     "step": "while a batch is trained on",
-    "prepare": "before all this, while nodes are put in the order of their clusters",
+    "prepare": "before training, while nodes are sorted by cluster",
 }
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run takes, and what there is. ``str()`` is a table for people."""
+    """The memory that a run takes, and the memory of the machine. ``str()`` prints a table."""
 
     sizes: Sizes
     settings: Config
@@ -33,7 +33,7 @@ class Plan:
     limits: Mapping[Tier, int] = field(default_factory=dict)
 
     def total(self, tier: Tier) -> int:
-        """At the most. A GPU's memory that a pass freed serves the next step; malloc's, on a CPU, mostly does not."""
+        """The peak in bytes. On a GPU, steps use the memory that passes have freed; on a CPU mostly not."""
         part = {when: sum(a.nbytes for a in self.arrays if (a.tier, a.when) == (tier, when)) for when in HEADINGS}
         passing = max(part["exact"], part["step"])
         if (tier, self.settings.device) == ("host", "cpu"):
@@ -46,7 +46,7 @@ class Plan:
 
     @property
     def too_large(self) -> dict[Tier, int]:
-        """What is needed of tiers that have less. A tier of unknown size has enough."""
+        """Needed bytes of the tiers that have less. A tier of unknown size counts as large enough."""
         return {tier: need for tier, need in self.totals.items() if need > self.limits.get(tier, need)}
 
     def __str__(self) -> str:
@@ -70,16 +70,16 @@ class Plan:
         for tier, need in self.totals.items():
             have = self.limits.get(tier)
             fits = "fits" if need <= (have or 0) else "does not fit"
-            verdict = "what there is is not known" if have is None else f"{readable(have):>11} available: {fits}"
+            verdict = "available memory unknown" if have is None else f"{readable(have):>11} available: {fits}"
             lines.append(f"  {'at the most':{wide + 2}}  {tier:4}  {readable(need):>11}  {verdict}")
         return "\n".join(lines)
 
 
 def plan(sizes: Sizes, settings: Config, limits: Mapping[Tier, int] | None = None) -> Plan:
-    """What a run takes, array by array.
+    """The plan of a run, array by array.
 
     Args:
-        sizes: by :func:`sizes_of`. settings: of the run. limits: bytes there are, by tier, if they are known.
+        sizes: by :func:`sizes_of`. settings: of the run. limits: available bytes by tier, as far as they are known.
 
     Example::
 
@@ -95,7 +95,7 @@ def plan(sizes: Sizes, settings: Config, limits: Mapping[Tier, int] | None = Non
 
 
 def limits_here(settings: Config, root: Path | str | None = None) -> dict[Tier, int]:
-    """What this machine has: free memory of host and GPU, room on the disk of ``root``; default: of the settings' root."""
+    """This machine's free memory of host and GPU, and free space on the disk of ``root``. Default: the settings' root."""
     import torch
 
     folder = Path(settings.root if root is None else root).absolute()
@@ -107,7 +107,7 @@ def limits_here(settings: Config, root: Path | str | None = None) -> dict[Tier, 
 
 
 def _changes(s: Config) -> list[list[dict[str, Any]]]:
-    """What could be changed, kind by kind, the least harmful kind first, and in each the smallest step first."""
+    """Possible changes by kind. The least harmful kind and the smallest change come first."""
     wide = s.hidden_channels
     smaller: list[dict[str, Any]] = [{"batch_size": s.batch_size >> i} for i in range(1, s.batch_size.bit_length())]
     smaller += [{"num_parts": s.num_parts << i, "batch_size": 1} for i in range(1, 5)]
@@ -120,34 +120,35 @@ def _changes(s: Config) -> list[list[dict[str, Any]]]:
     ]
 
 
-def smallest_change(made: Plan) -> str | None:
-    """The flags that make a run fit, or None if no change of one or two settings does. The least harmful ones first."""
-    kinds = _changes(made.settings)
+def smallest_change(estimate: Plan) -> str | None:
+    """The least harmful flags that make a run fit, None if no change of one or two settings does."""
+    kinds = _changes(estimate.settings)
     pairs = ({**a, **b} for one, two in combinations(kinds, 2) for a, b in product(one, two) if not a.keys() & b.keys())
     for change in (*(change for kind in kinds for change in kind), *pairs):
-        if not plan(made.sizes, made.settings.changed(**change), made.limits).too_large:
+        if not plan(estimate.sizes, estimate.settings.changed(**change), estimate.limits).too_large:
             return " ".join(f"{flag(name)} {value}" for name, value in change.items())
     return None
 
 
 def refuse_if_too_large(sizes: Sizes, settings: Config, limits: Mapping[Tier, int] | None = None) -> Plan:
-    """The plan of a run that fits; UserError with a way out if it does not.
+    """The plan of a run that fits. Raises UserError with flags that make it fit if it does not.
 
     Args:
-        limits: bytes there are, by tier; default: what this machine has free.
+        limits: available bytes by tier. Default: those of this machine.
     """
-    made = plan(sizes, settings, limits_here(settings) if limits is None else limits)
-    if made.too_large:
-        raise UserError(refusal(made))
-    return made
+    estimate = plan(sizes, settings, limits_here(settings) if limits is None else limits)
+    if estimate.too_large:
+        raise UserError(refusal(estimate))
+    return estimate
 
 
-def refusal(made: Plan) -> str:
+def refusal(estimate: Plan) -> str:
+    """The error message for a plan that does not fit."""
     names = {"GPU": "GPU memory", "host": "host memory", "disk": "disk"}
     needs = ", ".join(
-        f"{readable(need)} of {names[tier]} ({readable(made.limits[tier])} available)"
-        for tier, need in made.too_large.items()
+        f"{readable(need)} of {names[tier]} ({readable(estimate.limits[tier])} available)"
+        for tier, need in estimate.too_large.items()
     )
-    change = smallest_change(made)
+    change = smallest_change(estimate)
     way_out = f"it fits with {change}" if change else "no change of one or two settings makes it fit; take a larger machine"
-    return f"{made.sizes.name} with {made.settings.model} needs {needs}; {way_out}"
+    return f"{estimate.sizes.name} with {estimate.settings.model} needs {needs}; {way_out}"

@@ -1,4 +1,4 @@
-"""A whole training run: from a configuration to a folder of results, resumed where it was left."""
+"""A training run: from a configuration to a folder of results. A stopped run can be resumed."""
 
 import platform
 import statistics
@@ -28,12 +28,12 @@ from .trainer import Trainer
 
 
 class Run:
-    """One seed's run in its folder.
+    """The run of one seed in its folder.
 
     Args:
-        config: with its device and seed settled. loaded: the data. path: the folder. model: see :class:`Trainer`.
-        resume: a checkpoint to go on from; None begins anew.
-        command: how it was started, for the report.
+        config: with the final device and seed. loaded: the data. path: the folder. model: see :class:`Trainer`.
+        resume: a checkpoint to resume from. None: a new run.
+        command: the command line, for the report.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Run:
         command: str = "",
     ) -> None:  # fmt: skip
         self.config, self.command = config, command
-        # Whatever can be refused is refused before the folder is touched.
+        # All checks come before the folder changes.
         state = None if resume is None else read(resume, config, loaded.fingerprint)[0]
         if state is not None and state["epoch"] > config.epochs:
             raise UserError(
@@ -55,7 +55,7 @@ class Run:
         self.directory.write_config(config)
         if state is None or resume is None:
             remove_after(self.directory.checkpoints, 0)
-            self.directory.forget_after(0)  # of one that ended before its first checkpoint
+            self.directory.forget_after(0)  # lines of a run that ended before its first checkpoint
             with progress("filling the tables"):
                 self.trainer.begin()
         else:
@@ -64,36 +64,36 @@ class Run:
 
     @property
     def seconds(self) -> float:
-        """That it has taken, with those before it was stopped."""
+        """The run's duration, including the time before it was resumed."""
         return time.perf_counter() - self.begin
 
     def _take_up(self, state: dict[str, Any], path: Path) -> None:
         try:
             saved = self._restore(state["trainer"], path)
         except BaseException:
-            self.trainer.close()  # nobody else could open its tables on disk
+            self.trainer.close()  # remove the files of tables on disk
             raise
         self.first, self.best, self.before = state["epoch"] + 1, state["best"], state["seconds"]
-        # Checkpoints before figures: who is killed in between goes on from here again, and not from one without figures.
-        gone = remove_after(self.directory.checkpoints, state["epoch"])
+        # Checkpoints are removed before metrics: a process killed in between leaves no checkpoint without its metrics.
+        removed = remove_after(self.directory.checkpoints, state["epoch"])
         self.directory.forget_after(state["epoch"])
-        if gone:
-            notice(f"later epochs are computed again: {', '.join(gone)} removed from {self.directory.checkpoints}")
-        there = f"going on after epoch {state['epoch']}, step {self.trainer.step}, from {path}"
+        if removed:
+            notice(f"later epochs are computed again: {', '.join(removed)} removed from {self.directory.checkpoints}")
+        start = f"going on after epoch {state['epoch']}, step {self.trainer.step}, from {path}"
         if not self.trainer.history.tables:
-            notice(there)
+            notice(start)
         elif saved:
-            notice(f"{there}; history tables as they were saved")
+            notice(f"{start}; history tables as they were saved")
         else:
             notice(
-                f"{there}; histories were not saved and are filled by an exact pass, so losses differ slightly; "
+                f"{start}; histories were not saved and are filled by an exact pass, so losses differ slightly; "
                 "--save-history keeps them"
             )
             self.trainer.begin()
             self._keep_best()
 
     def _restore(self, state: dict[str, Any], path: Path) -> bool:
-        """All that training changes, as it was; whether tables were. Nothing in the folder is changed."""
+        """Restore the trainer's state. Returns whether tables were restored. The folder does not change."""
         try:
             self.trainer.load(state)
         except (RuntimeError, ValueError, KeyError) as error:
@@ -104,12 +104,14 @@ class Run:
         return bool(self.trainer.history.tables) and read_tables(path, self.trainer.history, self.trainer.step)
 
     def _keep_best(self) -> None:
-        """best.pt may be of an epoch that is undone and does not come again just so: it stays the best, or what is reported
-        as that would be without weights."""
+        """Keep the best score of best.pt, also if it is of an epoch that is computed again.
+
+        Without saved tables that epoch may end with another score. The reported best score then belongs to best.pt.
+        """
         with suppress(Unusable):
-            kept = read(self.directory.checkpoints / "best.pt", self.config, self.trainer.loaded.fingerprint)[0]["best"]
-            if not self.best or kept["val"] > self.best["val"]:
-                self.best = kept
+            best = read(self.directory.checkpoints / "best.pt", self.config, self.trainer.loaded.fingerprint)[0]["best"]
+            if not self.best or best["val"] > self.best["val"]:
+                self.best = best
 
     def run(self) -> dict[str, Any]:
         """Train to the last epoch. Returns the summary."""
@@ -141,15 +143,15 @@ class Run:
         return every > 0 and (epoch % every == 0 or epoch == self.config.epochs)
 
     def _evaluate(self, record: dict[str, Any], epoch: int) -> None:
-        found = self.trainer.evaluate(error=self._due(epoch, self.config.error_every))
-        record |= found
-        if not self.best or found["val"] > self.best["val"]:
-            self.best = {"epoch": epoch, **{part: found[part] for part in SPLITS if part in found}}
+        metrics = self.trainer.evaluate(error=self._due(epoch, self.config.error_every))
+        record |= metrics
+        if not self.best or metrics["val"] > self.best["val"]:
+            self.best = {"epoch": epoch, **{split: metrics[split] for split in SPLITS if split in metrics}}
             self._checkpoint(self.directory.checkpoints / "best.pt", record, tables=False)
         record |= {"best_val": self.best["val"]} | ({"best_test": self.best["test"]} if "test" in self.best else {})
 
     def _checkpoint(self, path: Path, record: dict[str, Any], *, tables: bool) -> None:
-        # Tables first: a checkpoint that is there has its tables, whenever the process ends.
+        # Tables are written first: a checkpoint never lacks its tables, even after a crash.
         if tables and self.trainer.history.tables:
             write_tables(path, self.trainer.history, self.trainer.step)
         state = {
@@ -176,12 +178,12 @@ def train(
     config: Config, *, model: type[HistoryGNN] | None = None, resume: Path | None = None, command: str = "",
     began: Callable[[Path], None] = lambda path: None,
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """Do what a configuration asks for, on the terminal and in a folder. Returns the summary of every run.
+    """Train as a configuration says, and write a folder of results. Returns the summary of every run.
 
     Args:
-        model: a class of one's own, instead of the configuration's ``model``. It is built with in_channels, out_channels and
-            those settings that its constructor names.
-        resume: a run's folder, or one of its checkpoints. began: is told the folder as soon as there is one.
+        model: a custom class instead of the configuration's ``model``. Its constructor gets in_channels, out_channels and
+            the settings that it names.
+        resume: a run's folder, or one of its checkpoints. began: called with the folder as soon as it exists.
 
     Example::
 
@@ -194,8 +196,8 @@ def train(
     if model is None:
         sizes = sizes_of(config.dataset, config.root)
         refuse_without(config.dataset, features=sizes.features > 0, labels=sizes.classes > 0)
-        made = refuse_if_too_large(sizes, config, limits_here(config, config.root))
-        print(f"memory, as planned: {', '.join(f'{readable(need)} of {tier}' for tier, need in made.totals.items())}")
+        estimate = refuse_if_too_large(sizes, config, limits_here(config, config.root))
+        print(f"memory, as planned: {', '.join(f'{readable(need)} of {tier}' for tier, need in estimate.totals.items())}")
     kind = model_named(config.model) if model is None else model
     loaded = load_data(config, kind.normalise, named_edges=kind.drops_edges and config.dropout > 0)
     print(loaded.about)
@@ -217,9 +219,9 @@ def train(
         with claimed(folder):
             run = Run(config.changed(seed=seed, runs=1), loaded, folder, model, start, command)
             if model is None:
-                RunDirectory(path).write_text("plan.txt", f"{made}\n")
+                RunDirectory(path).write_text("plan.txt", f"{estimate}\n")
             if config.runs > 1:
-                RunDirectory(path).write_config(config)  # it can be resumed from here on
+                RunDirectory(path).write_config(config)  # all seeds can be resumed from now on
             summaries.append(run.run())
         _say(summaries[-1], seed)
     if config.runs > 1:
@@ -230,8 +232,8 @@ def train(
 
 
 def _last(folder: Path) -> Path | None:
-    found = epochs(folder / "checkpoints")
-    return found[-1] if found else None
+    checkpoints = epochs(folder / "checkpoints")
+    return checkpoints[-1] if checkpoints else None
 
 
 def _say(summary: dict[str, Any], seed: int) -> None:
@@ -246,7 +248,7 @@ def _say(summary: dict[str, Any], seed: int) -> None:
 
 
 def _say_all(summaries: list[dict[str, Any]]) -> None:
-    """Mean and unbiased standard deviation, as OGB asks for."""
+    """Print mean and unbiased standard deviation, as OGB requires."""
     for name, key in (("validation", "best_val"), ("test", "best_test")):
         values = [100 * s[key] for s in summaries if s.get(key) is not None]
         if values:

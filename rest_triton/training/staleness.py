@@ -1,7 +1,7 @@
-"""How far histories, and what is computed with them, are from the truth: rows, results and gradients.
+"""The staleness of histories: the distance of rows, results and gradients from exact ones.
 
-Everything here compares at one moment, with one set of weights, in eval mode: no dropout, running statistics. Nothing is
-written: neither tables nor statistics change.
+All comparisons use the same weights, in eval mode: no dropout, running statistics. The run's tables and statistics do not
+change.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -14,8 +14,8 @@ from torch import Tensor
 
 from ..history.history import History
 from ..history.streams import COMPUTE
-from ..methods import Full
 from ..methods.engine import Engine
+from ..methods.full import Full
 from ..ops import history_spmm
 from ..ops.memory import new_rows
 from ..sampling.batch import Batch
@@ -27,25 +27,27 @@ LossFor = Callable[[Batch], Callable[[Tensor], Tensor | None]]
 
 @contextmanager
 def exact_engine(engine: Engine) -> Iterator[tuple[Engine, Tensor]]:
-    """(an engine whose tables hold exact activations, the exact result [N, C]), by one exact pass over a second set of
-    float32 tables in the same place, which are gone when the block ends."""
-    other = engine.history.like(engine.history.widths, torch.float32)
+    """(an engine with exact activations in its tables, the exact result [N, C]).
+
+    One exact pass fills a second set of float32 tables in the same place. They are freed when the block ends.
+    """
+    history = engine.history.like(engine.history.widths, torch.float32)
     try:
-        fresh = engine.with_history(other)
+        fresh = engine.with_history(history)
         yield fresh, fresh.exact(record_at=0)
     finally:
-        other.close()
+        history.close()
 
 
 @torch.no_grad()
 def predictions(engine: Engine, batches: Sequence[Batch], step: int) -> Tensor:
-    """[N, C]: results computed with histories. batches: every node in exactly one of them."""
+    """[N, C]: results computed with histories. batches: every node is in exactly one of them."""
     out: Tensor | None = None
     for batch in batches:
-        found = engine.predict(batch, step)
+        logits = engine.predict(batch, step)
         if out is None:
-            out = new_rows(engine.history.num_nodes, found.shape[1], found.dtype, found.device)
-        out[batch.rows] = found
+            out = new_rows(engine.history.num_nodes, logits.shape[1], logits.dtype, logits.device)
+        out[batch.rows] = logits
     assert out is not None
     return out
 
@@ -54,7 +56,7 @@ def predictions(engine: Engine, batches: Sequence[Batch], step: int) -> Tensor:
 def mean_distance(ours: Tensor, exact: Tensor) -> tuple[float, float]:
     """(mean over rows of ``‖ours - exact‖``, mean over rows of ``‖exact‖``). Both [N, D], of any dtype.
 
-    The approximation error is the first of the two, of :func:`predictions` and :meth:`Engine.exact`.
+    The approximation error is the first value, for :func:`predictions` and :meth:`Engine.exact`.
     """
     distance = norm = 0.0
     for a, b in zip(ours.split(CHUNK_ROWS), exact.split(CHUNK_ROWS), strict=True):
@@ -66,8 +68,10 @@ def mean_distance(ours: Tensor, exact: Tensor) -> tuple[float, float]:
 
 
 def table_staleness(store: History, exact: History) -> tuple[list[float], list[float]]:
-    """For each table the mean over nodes of ``‖row - exact activation‖``, and the same as a share of the mean norm of exact
-    activations. exact: by :func:`exact_engine`."""
+    """(mean over nodes of ``‖row - exact activation‖``, its ratio to the mean norm of exact activations), for each table.
+
+    exact: by :func:`exact_engine`.
+    """
     store.streams.finish()
     both = [mean_distance(a.rows, b.rows) for a, b in zip(store.tables, exact.tables, strict=True)]
     return [distance for distance, _ in both], [distance / norm if norm > 0 else 0.0 for distance, norm in both]
@@ -75,17 +79,16 @@ def table_staleness(store: History, exact: History) -> tuple[list[float], list[f
 
 @dataclass(frozen=True)
 class GradientError:
-    """One batch's gradient for all weights, computed with histories, against the exact one.
+    """The error of one batch's gradient for all weights, computed with histories, against the exact gradient.
 
-    The gradient that histories give is off for two reasons. Rows are stale; and gradients do not flow into the weights by
-    way of nodes outside of the batch, which is so with fresh rows, too. With ``g(stale)``, ``g(fresh)`` and ``g(exact)`` of
-    the same nodes' loss:
+    The gradient has two errors. Rows of histories are stale. Gradients do not flow through nodes outside of the batch, also
+    if rows are fresh. With ``g(stale)``, ``g(fresh)`` and ``g(exact)`` of the same nodes' loss:
 
     Args:
         norm: ``‖g(exact)‖``, over the whole graph. error: ``‖g(stale) - g(exact)‖``.
-        stale: ``‖g(stale) - g(fresh)‖``: zero with fresh rows. cut: ``‖g(fresh) - g(exact)‖``: whatever the rows are.
+        stale: ``‖g(stale) - g(fresh)‖``: zero with fresh rows. cut: ``‖g(fresh) - g(exact)‖``: independent of the rows.
         output: ``‖h̃ - h‖``, of the results of all rows of the batch as one vector.
-        aggregate: for each table ``‖Â (h̄ - h)‖`` over the rows of the batch, with neighbours outside of it alone.
+        aggregate: for each table ``‖Â (h̄ - h)‖`` over the rows of the batch, with neighbours outside of it only.
         farthest, mean: for each table the largest and the mean ``‖h̄_u - h_u‖`` over the batch's halo.
     """
 
@@ -106,23 +109,25 @@ class GradientError:
 def gradient_errors(
     engine: Engine, batches: Sequence[Batch], loss_for: LossFor, step: int
 ) -> Iterator[tuple[Batch, GradientError]]:
-    """Of every batch that has a training node. Besides the tables it holds their exact counterparts and, for a moment, a
-    difference as large as one of them; each batch takes a forward and backward over the whole graph.
+    """Yield the gradient errors of every batch that has a training node.
+
+    Memory holds exact counterparts of all tables and a difference as large as one table. Each batch takes a forward and
+    backward over the whole graph.
 
     Args:
-        loss_for: makes the loss of a batch's logits, None if it has no training node.
+        loss_for: returns the loss function of a batch's logits. That function returns None without a training node.
 
     Example::
 
-        for batch, found in gradient_errors(engine, method.cover(), partial(loss_for, graph, device=device), step):
-            print(found.stale / found.norm)
+        for batch, error in gradient_errors(engine, method.cover(), partial(loss_for, graph, device=device), step):
+            print(error.stale / error.norm)
     """
     history = engine.history
     if history.folder is not None:
-        raise UserError("history is disk; gradients are compared with tables in memory: give --history device")
+        raise UserError("history is disk, but gradients are compared with tables in memory; give --history device")
     method = Full(engine.method.config, engine.method.ptr, engine.method.device)
     full = engine.with_history(history.like([], torch.float32), method)
-    everyone = Batch(history.num_nodes, ranges=((0, history.num_nodes),), device=engine.inputs.device)
+    all_nodes = Batch(history.num_nodes, ranges=((0, history.num_nodes),), device=engine.inputs.device)
     with exact_engine(engine) as (fresh, exact):
         for batch in batches:
             loss_of = loss_for(batch)
@@ -134,7 +139,7 @@ def gradient_errors(
             def of_batch(logits: Tensor, batch: Batch = batch, loss_of: Any = loss_of) -> Tensor | None:
                 return loss_of(batch.take(logits))
 
-            truth = full.gradients(everyone, step, of_batch)
+            truth = full.gradients(all_nodes, step, of_batch)
             assert same_rows is not None and truth is not None
             aggregate, farthest, mean = _outside(engine, fresh.history, batch)
             yield batch, GradientError(

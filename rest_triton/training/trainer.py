@@ -1,4 +1,4 @@
-"""One model in training: steps, epochs, evaluation, and all of its state."""
+"""The training of one model: steps, epochs, evaluation and the state for checkpoints."""
 
 import math
 import time
@@ -15,8 +15,8 @@ from ..data.clusters import ClusterData
 from ..history.age import mean_age
 from ..history.history import INPUT, History
 from ..kernels._hash import mix64
-from ..methods import method_for, refresh_for
 from ..methods.engine import Engine
+from ..methods.registry import method_for, refresh_for
 from ..nn import HistoryGNN, build, model_named, parameter_groups
 from ..sampling.batch import Batch
 from ..utils.dtypes import DTYPES
@@ -28,7 +28,7 @@ PHASES = ("data", "refresh", "train", "evaluation")
 
 
 class Clock:
-    """Seconds by phase. On a GPU they are the host's: work that was submitted in one phase may run in the next."""
+    """Seconds by phase, measured on the host. A GPU may run the work of one phase during the next."""
 
     def __init__(self) -> None:
         self.seconds = dict.fromkeys(PHASES, 0.0)
@@ -43,12 +43,12 @@ class Clock:
 
 
 class Trainer:
-    """A model, its optimizer, its tables and its batches, from a configuration and a seed.
+    """A model with its optimizer, tables and batches, from a configuration.
 
     Args:
         config: its device is ``cpu`` or ``cuda``. loaded: the data, by :func:`load_data`.
-        model: a class whose constructor takes in_channels, out_channels and settings by name; default: the configuration's.
-        folder: for tables on disk. history: makes the tables; default: :class:`History`.
+        model: a class with a constructor of in_channels, out_channels and settings by name; default: the configuration's.
+        folder: for tables on disk. history: the class or function that makes the tables.
 
     Example::
 
@@ -65,7 +65,7 @@ class Trainer:
         self.config, self.loaded, self.device = config, loaded, torch.device(config.device)
         graph = loaded.graph
         assert graph.num_classes is not None
-        torch.manual_seed(config.seed)  # of the weights; nothing else draws from torch's generator
+        torch.manual_seed(config.seed)  # for the weights; nothing else uses torch's generator
         kind = model_named(config.model) if model is None else model
         self.model = build(kind, loaded.x.shape[1], graph.num_classes, config).to(self.device)
         self.method = method_for(config, loaded.ptr, config.device)
@@ -97,10 +97,13 @@ class Trainer:
         self.refresh.filled(self.step)
 
     def epoch(self, number: int, show: Callable[[int, int, float | None], None] | None = None) -> dict[str, Any]:
-        """Train on all batches of epoch ``number``. Returns the mean loss and the mean age of rows over its steps; what each
-        phase took is in ``clock``. show: is told of every batch: which, of how many, the last loss.
+        """Train on all batches of epoch ``number``. Returns its record: the mean loss, the mean age of rows and others.
 
-        NotFinite if a loss is NaN or infinite; the weights are then those that gave it.
+        ``clock`` holds the seconds of each phase. Raises NotFinite if a loss is NaN or infinite: on a CPU before the update
+        of the weights, on a GPU at the end of the epoch.
+
+        Args:
+            show: called after every batch with its number, the count of batches and the last loss.
         """
         self.clock, before, refreshed = Clock(), self.step, self.refresh.refreshes
         losses: list[Tensor] = []
@@ -108,13 +111,11 @@ class Trainer:
         batches = self.method.batches(number)
         self.model.train()
         for first in range(0, len(batches), self.config.accumulate):
-            some = batches[first : first + self.config.accumulate]
-            found = self.update(some, first, len(batches), show)
-            losses += found
+            losses += self.update(batches[first : first + self.config.accumulate], first, len(batches), show)
             if self.history.tables:
                 ages.append(self._age())
         mean = float(torch.stack(losses).mean()) if losses else math.nan
-        if losses and not math.isfinite(mean):  # on a GPU nobody looked before
+        if losses and not math.isfinite(mean):  # on a GPU losses are not checked per step
             raise NotFinite(self.step, "the losses of this epoch")
         record: dict[str, Any] = {"epoch": number, "step": self.step, "steps": self.step - before, "loss": mean}
         if ages:
@@ -124,7 +125,7 @@ class Trainer:
         return record
 
     def _age(self) -> Tensor | float:
-        """The mean age of the first table's rows now; on a GPU as a tensor that nobody waits for."""
+        """The mean age of the first table's rows. On a GPU it is a tensor, so that the host does not wait."""
         if self.device.type == "cpu":
             return mean_age(self.history.stamp(0), self.step)
         stamp = self.history.stamp(0)
@@ -134,9 +135,9 @@ class Trainer:
         self, batches: list[Batch], first: int = 0, count: int = 1,
         show: Callable[[int, int, float | None], None] | None = None,
     ) -> list[Tensor]:  # fmt: skip
-        """One step: refreshes, gradients of one or more batches, and an update of the weights. Returns the losses.
+        """Run one step: refreshes, gradients of one or more batches, and an update of the weights. Returns the losses.
 
-        first, count: the batches' place in the epoch, for ``show``.
+        first: the index of the first batch in the epoch. count: the epoch's batches. Both are for ``show``.
         """
         step, losses = self.step + 1, []
         self.optimizer.zero_grad()
@@ -167,37 +168,37 @@ class Trainer:
         return losses
 
     def evaluate(self, *, error: bool = False) -> dict[str, Any]:
-        """Scores of all parts of the split by exact inference.
+        """Scores of train, val and test nodes by exact inference.
 
-        With ``error`` also how far histories are from the truth now: ``error`` of results made with them, and their scores
-        ``stale_train``, …; ``staleness`` of each table, and ``staleness_relative`` (:mod:`rest_triton.training.staleness`).
+        With ``error`` also the errors of histories (:mod:`rest_triton.training.staleness`): ``error`` of the results
+        computed with them, scores ``stale_train``, … of these, ``staleness`` and ``staleness_relative`` of each table.
         """
         writes = self.config.eval_updates_history and bool(self.history.tables)
         with self.clock.phase("evaluation"):
             if error and self.history.tables:
-                found, written = self._compare(), False
+                metrics, written = self._compare(), False
             else:
-                # One pass does both, unless the tables would round what it reads.
+                # One pass scores and writes the tables, unless their dtype would round the inputs of layers.
                 written = writes and self.config.dtype == "float32"
-                found = dict(scores(self.engine.exact(record_at=self.step if written else None), self.loaded.graph))
+                metrics = dict(scores(self.engine.exact(record_at=self.step if written else None), self.loaded.graph))
             if writes and not written:
                 self.engine.fill(self.step)
         if writes:
             self.refresh.filled(self.step)
-        return found
+        return metrics
 
     def _compare(self) -> dict[str, Any]:
         graph = self.loaded.graph
         with exact_engine(self.engine) as (fresh, exact):
             stale = predictions(self.engine, self.method.cover(), self.step)
             rows, relative = table_staleness(self.history, fresh.history)
-        found: dict[str, Any] = dict(scores(exact, graph))
-        found["error"] = mean_distance(stale, exact)[0]
-        found |= {f"stale_{part}": value for part, value in scores(stale, graph).items()}
-        return found | {"staleness": rows, "staleness_relative": relative}
+        metrics: dict[str, Any] = dict(scores(exact, graph))
+        metrics["error"] = mean_distance(stale, exact)[0]
+        metrics |= {f"stale_{split}": value for split, value in scores(stale, graph).items()}
+        return metrics | {"staleness": rows, "staleness_relative": relative}
 
     def state(self) -> dict[str, Any]:
-        """All that a checkpoint holds but the tables."""
+        """The state for a checkpoint, without the tables."""
         return {
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),

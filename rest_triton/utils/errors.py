@@ -14,7 +14,7 @@ _ENVIRONMENT = {
 
 
 class UserError(ValueError):
-    """What the user asked for cannot be done. The message names the value, the limit and the way out.
+    """An error that the user can mend. The message names the value, the limit and the way out.
 
     Commands print it without a traceback. Every other exception is a defect of this package and keeps its traceback.
     """
@@ -27,7 +27,7 @@ def is_users(error: BaseException) -> bool:
 
 @contextmanager
 def reported() -> Iterator[None]:
-    """Around a command: an error of the user's becomes one line on standard error and exit code 1. No other is caught."""
+    """Print an error that the user can mend as one line on standard error, and exit with code 1. Catch no other error."""
     try:
         yield
     except Exception as error:

@@ -1,4 +1,4 @@
-"""Files that are whole or not there, whenever the process ends."""
+"""Atomic writes of files: after a crash the old file or the new one exists."""
 
 import glob
 import os
@@ -12,7 +12,7 @@ from typing import BinaryIO
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """A file to write into. It gets its name when the block ends; readers see the old file or the new one.
 
-    The folder is made if it is not there. Leftovers of killed writers are removed. An OSError names the file.
+    A missing folder is made. Leftovers of killed writers are removed. An OSError names the file.
     """
     path = Path(path)
     if not path.parent.is_dir():
@@ -31,14 +31,14 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         os.replace(scratch, path)
         sync_folder(path.parent)
     except OSError as error:
-        error.filename = error.filename or str(path)  # a full disk does not name it
+        error.filename = error.filename or str(path)  # an error of a full disk has no name
         raise
     finally:
         scratch.unlink(missing_ok=True)
 
 
 def write_whole(path: Path, *chunks: bytes | bytearray | memoryview) -> None:
-    """Write a file with these bytes: all of it or none of it."""
+    """Write a file with these bytes, atomically."""
     with replacing(path) as file:
         for chunk in chunks:
             file.write(chunk)

@@ -1,4 +1,4 @@
-"""What this machine has, and how to say so."""
+"""Memory, devices and processor of this machine."""
 
 import os
 import platform
@@ -10,7 +10,7 @@ from .errors import UserError
 
 
 def available_memory() -> int:
-    """Bytes that can be had without swapping, within what a container is allowed."""
+    """Bytes that can be allocated without swapping, within the limit of a container."""
     free = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     for line in _read("/proc/meminfo").splitlines():
         if line.startswith("MemAvailable:"):
@@ -21,12 +21,14 @@ def available_memory() -> int:
     cache = [
         line.split()[1] for line in _read("/sys/fs/cgroup/memory.stat").splitlines() if line.startswith("inactive_file ")
     ]
-    return min(free, int(limit) - int(used) + sum(map(int, cache)))  # files that are only remembered give way
+    return min(free, int(limit) - int(used) + sum(map(int, cache)))  # cached files can be evicted
 
 
 def most_memory() -> int:
-    """Bytes that this process has held at the most. Of getrusage's figure it may have inherited a part: that one survives
-    the change of program from a parent that was larger."""
+    """The largest number of bytes that this process has held.
+
+    The figure of getrusage is the fallback: it may be that of a larger parent process before exec.
+    """
     for line in _read("/proc/self/status").splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) * 1024
@@ -41,7 +43,7 @@ def _read(path: str) -> str:
 
 
 def readable(size: float) -> str:
-    """Bytes for people: ``1.5 GiB``."""
+    """Bytes as text with a unit, such as ``1.5 GiB``."""
     for unit in ("bytes", "KiB", "MiB", "GiB"):
         if abs(size) < 1024 or unit == "GiB":
             return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
@@ -50,21 +52,21 @@ def readable(size: float) -> str:
 
 
 def device_of(asked: str, *, must_exist: bool = True) -> str:
-    """``cpu`` or ``cuda``: what was asked for, or for ``auto`` a GPU where there is one.
+    """``cpu`` or ``cuda``. For ``auto`` it is ``cuda`` if torch finds a GPU.
 
     Args:
-        must_exist: refuse a GPU that is not there. A plan can do without.
+        must_exist: raise UserError if there is no GPU for ``cuda``. Plans do not need one.
     """
-    import torch  # takes a second: not for those who only ask for memory
+    import torch  # takes a second, which callers of the other functions do not pay
 
-    there = torch.cuda.is_available()
-    if asked == "cuda" and must_exist and not there:
-        raise UserError("device is cuda, but torch finds no GPU; python -m rest_triton.doctor says what there is")
-    return asked if asked != "auto" else "cuda" if there else "cpu"
+    available = torch.cuda.is_available()
+    if asked == "cuda" and must_exist and not available:
+        raise UserError("device is cuda, but torch finds no GPU; python -m rest_triton.doctor lists the devices")
+    return asked if asked != "auto" else "cuda" if available else "cpu"
 
 
 def processor() -> str:
-    """Its name, and how many of its cores this process may use."""
+    """The processor's name and the number of cores that this process may use."""
     names = [line.split(":", 1)[1].strip() for line in _read("/proc/cpuinfo").splitlines() if line.startswith("model name")]
     name = names[0] if names else platform.processor() or platform.machine()
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()

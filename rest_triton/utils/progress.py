@@ -1,4 +1,4 @@
-"""What long work shows while it runs: one line on a terminal, kept up to date; nothing elsewhere."""
+"""A progress line for long work: updated on a terminal, absent elsewhere."""
 
 import shutil
 import sys
@@ -7,14 +7,14 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-INTERVAL = 0.2  # seconds between two looks of the line
+INTERVAL = 0.2  # seconds between two updates of the line
 
 
 _under_way: "list[Progress]" = []
 
 
 class Progress:
-    """One line about work that is going on. ``say`` replaces what it tells; the seconds count up by themselves."""
+    """The progress line of one task. ``say`` replaces its detail; a thread updates the seconds."""
 
     def __init__(self, what: str) -> None:
         self.what, self.detail = what, ""
@@ -24,12 +24,12 @@ class Progress:
         self.detail = detail
 
     def print(self, line: str) -> None:
-        """A line of results on standard output, above the one that is kept up to date."""
+        """Print a line of results on standard output, above the progress line."""
         clear = "\r\x1b[K" if self in _under_way and sys.stdout.isatty() else ""
         print(f"{clear}{line}", flush=True)
 
     def line(self) -> str:
-        """No longer than the terminal is wide: what wraps cannot be replaced."""
+        """The text of the line, cut to the width of the terminal: a wrapped line cannot be replaced."""
         seconds = f"  {time.perf_counter() - self.begin:.0f} s"
         wide = shutil.get_terminal_size().columns - 1
         text = f"{self.what}{': ' if self.detail else ''}{self.detail}"
@@ -38,7 +38,7 @@ class Progress:
 
 @contextmanager
 def progress(what: str) -> Iterator[Progress]:
-    """Show that ``what`` is under way, with its seconds, until the block ends.
+    """Show a progress line for ``what``, with its seconds, until the block ends.
 
     Example::
 
@@ -54,7 +54,7 @@ def progress(what: str) -> Iterator[Progress]:
 
     def refresh() -> None:
         while not stop.wait(INTERVAL):
-            if _under_way[-1] is shown:  # what is going on inside says more
+            if _under_way[-1] is shown:  # only the innermost task has a line
                 print(f"\r\x1b[K{shown.line()}", end="", file=sys.stderr, flush=True)
 
     thread = threading.Thread(target=refresh, daemon=True)
@@ -69,6 +69,6 @@ def progress(what: str) -> Iterator[Progress]:
 
 
 def notice(text: str) -> None:
-    """A line that a person should see, on a terminal or in a log."""
-    clear = "\r\x1b[K" if _under_way else ""  # the line of what is under way comes back below
+    """Print a line for the user on standard error."""
+    clear = "\r\x1b[K" if _under_way else ""  # the progress line is drawn again below
     print(f"{clear}{text}", file=sys.stderr, flush=True)

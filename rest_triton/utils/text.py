@@ -1,8 +1,8 @@
-"""Figures as text."""
+"""Numbers as text."""
 
 
 def percent(share: float | None) -> str:
-    """``71.23 %``. None and NaN are ``-``: a part of the split without nodes has no score."""
+    """``71.23 %``. None and NaN are ``-``: a split without nodes has no score."""
     return "-" if share is None or share != share else f"{100 * share:.2f} %"
 
 

@@ -268,5 +268,6 @@ def test_memory() -> None:
     peaks = {name: float(value) for name, _, value in (line.partition(": ") for line in run.stdout.splitlines())}
     assert len(peaks) == 11
     one_way = peaks.pop("symmetrise one way")  # the missing edges have row pointers of their own: 8 bytes per node more
-    assert max(peaks.values()) <= 1.5, peaks
-    assert one_way <= 1.53
+    # The kernel counts a thread's pages in lots of 64: three threads may hide 0.75 MiB, a hundredth of a result.
+    assert max(peaks.values()) <= 1.51, peaks
+    assert one_way <= 1.54

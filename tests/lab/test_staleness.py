@@ -59,7 +59,7 @@ def test_staleness_of_each_table_is_that_of_its_rows(model: str, given: str) -> 
     exact.model.load_state_dict(trainer.model.state_dict())
     exact.engine.refresh(exact.method.batches(1)[0], 1, training=False)  # one batch of all nodes writes all rows
     found = trainer.evaluate(error=True)
-    for table, (ours, truth) in enumerate(zip(trainer.history.tables, exact.store.tables, strict=True)):
+    for table, (ours, truth) in enumerate(zip(trainer.history.tables, exact.history.tables, strict=True)):
         by_hand = (ours.rows - truth.rows).norm(dim=1).mean()
         assert found["staleness"][table] == pytest.approx(float(by_hand), rel=1e-3)
         assert found["staleness_relative"][table] == pytest.approx(float(by_hand / truth.rows.norm(dim=1).mean()), rel=1e-3)
@@ -96,7 +96,7 @@ def test_measuring_leaves_no_trace(tmp_path: Path) -> None:
         looked.evaluate(error=True)
         looked.epoch(number)
     looked.evaluate(error=True)
-    for ours, theirs in zip(looked.store.tables, plain.store.tables, strict=True):
+    for ours, theirs in zip(looked.history.tables, plain.history.tables, strict=True):
         assert torch.equal(ours.rows, theirs.rows) and torch.equal(ours.stamp, theirs.stamp)
     for ours, theirs in zip(looked.model.state_dict().values(), plain.model.state_dict().values(), strict=True):
         assert torch.equal(ours, theirs)
@@ -119,7 +119,7 @@ def test_gradients_of_fresh_tables(model: str) -> None:
     whole = begun(**MODELS[model], batch_size=8)
     whole.epoch(1)
     ((_, found),) = gradients_of(whole)
-    assert found.error < 1e-4 * found.norm and found.relative < 1e-4 and found.mean == [0.0] * len(whole.store.tables)
+    assert found.error < 1e-4 * found.norm and found.relative < 1e-4 and found.mean == [0.0] * len(whole.history.tables)
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -144,7 +144,7 @@ def test_gradients_of_stale_tables(model: str) -> None:
         assert found.output == pytest.approx(float(distance.norm()), rel=1e-2)
         halo = batch.halo(trainer.loaded.adj)
         away = [
-            (a.rows - b.rows)[halo].norm(dim=1) for a, b in zip(trainer.history.tables, filled.store.tables, strict=True)
+            (a.rows - b.rows)[halo].norm(dim=1) for a, b in zip(trainer.history.tables, filled.history.tables, strict=True)
         ]
         assert found.farthest == pytest.approx([float(d.max()) for d in away], rel=1e-2)
         assert found.mean == pytest.approx([float(d.mean()) for d in away], rel=1e-2)
@@ -157,7 +157,7 @@ def aggregates(trainer: Trainer, filled: Trainer, batch: Batch) -> list[float]:
     """By the dense adjacency, in which nodes of the batch have no column."""
     dense = dense_adjacency(trainer)[batch.rows]
     dense[:, batch.rows] = 0
-    pairs = zip(trainer.history.tables, filled.store.tables, strict=True)
+    pairs = zip(trainer.history.tables, filled.history.tables, strict=True)
     return [float((dense @ (a.rows - b.rows)).norm()) for a, b in pairs]
 
 
@@ -180,7 +180,7 @@ def test_tables_on_disk_are_refused_for_gradients(tmp_path: Path) -> None:
 def test_exact_tables_are_those_of_a_fill() -> None:
     trainer = begun(epochs=1, **MODELS["gcnii"])
     with exact_engine(trainer.engine) as (fresh, exact):
-        rows, _ = table_staleness(fresh.store, fresh.store)
-        assert rows == [0.0] * len(fresh.store.tables)
+        rows, _ = table_staleness(fresh.history, fresh.history)
+        assert rows == [0.0] * len(fresh.history.tables)
         again = predictions(fresh, trainer.method.cover(), 1)
         torch.testing.assert_close(again, exact, rtol=1e-4, atol=1e-5)

@@ -183,6 +183,9 @@ def test_layers_that_add_rows_of_their_own(model: str) -> None:
 
 @pytest.mark.parametrize("model", ["gat", "pna"])
 def test_models_that_do_not_sum_are_refused(model: str) -> None:
-    with pytest.raises(UserError, match=f"method is graphfm[+]rest with model {model}, which does not sum over neighbours"):
+    with pytest.raises(
+        UserError,
+        match=f"method is graphfm[+]rest, but model {model} does not sum over neighbours; give --method gas[+]rest, or",
+    ):
         Config(dataset="small", model=model, method="graphfm+rest")
     assert "graphfm" in Config(dataset="small").idle(["push_momentum"])[0]

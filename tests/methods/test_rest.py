@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from rest_triton.config import Config
-from rest_triton.methods import REST, RESTIS, Refresh, method_for, refresh_for
+from rest_triton.methods.registry import REST, RESTIS, Refresh, method_for, refresh_for
 from rest_triton.methods.rest import FullRefresh
 from rest_triton.sampling.batch import Batch, ClusterLoader
 from rest_triton.training.trainer import Trainer

@@ -13,8 +13,8 @@ from rest_triton.config import Config
 from rest_triton.data.convert import to_pyg
 from rest_triton.data.graph import Graph
 from rest_triton.history.history import History
-from rest_triton.methods import GAS
 from rest_triton.methods.engine import Engine
+from rest_triton.methods.gas import GAS
 from rest_triton.nn import HistoryGNN
 from rest_triton.nn.pyg import PyGLayer
 from rest_triton.sampling.batch import Batch, ClusterLoader

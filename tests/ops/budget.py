@@ -1,6 +1,6 @@
-"""How far a kernel may be from the truth: as far as plain torch is, plus a little.
+"""The error that a kernel may have: that of plain torch, plus a little.
 
-The truth is the definition in float64. Plain torch is the definition in the dtypes at hand. "A little" is one rounding
+The truth is the definition in float64. Plain torch is the definition in the dtypes of the case. "A little" is one rounding
 of the result's dtype (the kernel may round the other way) and float32 noise from adding in another order.
 """
 
@@ -11,7 +11,7 @@ ROUNDING = {torch.float32: 2.0**-22, torch.bfloat16: 2.0**-8, torch.float16: 2.0
 
 
 def assert_within_budget(name: str, got: Tensor, plain: Tensor, truth: Tensor, terms: float = 0.0) -> None:
-    """``terms``: the size of what is added up, where it cancels and the result is no measure of it."""
+    """Assert that ``got`` is within the budget. terms: the size of the summands, where they cancel in the result."""
     assert got.shape == truth.shape, f"{name}: shape {list(got.shape)}, expected {list(truth.shape)}"
     assert got.dtype == plain.dtype, f"{name}: dtype {got.dtype}, expected {plain.dtype}"
     if truth.numel() == 0:

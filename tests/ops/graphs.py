@@ -1,11 +1,11 @@
-"""Small graphs with everything in them that breaks kernels."""
+"""Small graphs with the cases that break kernels."""
 
 import torch
 from torch import Tensor
 
 
 def csr(source: Tensor, target: Tensor, n: int) -> tuple[Tensor, Tensor]:
-    """In-neighbours of each node, in the order in which the edges are given."""
+    """(rowptr, col) of the in-neighbours of each node, in the order of the edges."""
     order = torch.argsort(target, stable=True)
     rowptr = torch.zeros(n + 1, dtype=torch.int64)
     rowptr[1:] = torch.bincount(target, minlength=n).cumsum(0)
@@ -34,7 +34,7 @@ def undirected(n: int = 40, edges: int = 80, seed: int = 0) -> tuple[Tensor, Ten
 
 
 def star(n: int = 40) -> tuple[Tensor, Tensor]:
-    """Node 0 aggregates from all, all from node 0."""
+    """Node 0 aggregates from all nodes, and all nodes from node 0."""
     others = torch.arange(1, n)
     zeros = torch.zeros(n - 1, dtype=torch.int64)
     return csr(torch.cat([others, zeros]), torch.cat([zeros, others]), n)

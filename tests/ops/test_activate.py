@@ -43,7 +43,7 @@ ANY = dict(
 
 
 def never(chosen: dict[str, Any]) -> bool:
-    """Moments without the scale and shift that they go into; rows of a history that is not there."""
+    """Whether a case has moments without scale and shift, or rows of a history without the history."""
     without_vectors = not (chosen.get("scale", True) and chosen.get("shift", True))
     return (chosen.get("moments", False) and without_vectors) or (
         chosen.get("own_history_rows", False) and chosen.get("history", F32) is None
@@ -51,7 +51,7 @@ def never(chosen: dict[str, Any]) -> bool:
 
 
 CASES: dict[str, Case] = {f"pairs-{n}": replace(PLAIN, **chosen) for n, chosen in enumerate(pairwise(ANY, never))}
-# What one option does alone: the kernels branch on several of these at once, or the others would hide it.
+# Options alone, where the kernels branch on several of them or the others would hide them.
 CASES |= {
     "plain": PLAIN,
     "zero-rows": replace(PLAIN, count=0),
@@ -137,7 +137,7 @@ def test_definition_is_torch_batch_norm_and_relu() -> None:
 
 
 def test_moments_are_torch_batch_norm_in_training() -> None:
-    """Values, gradients of h, weight and bias: a BatchNorm1d in training mode, by torch itself."""
+    """Values and the gradients of h, weight and bias equal those of torch's BatchNorm1d in training mode."""
     h = torch.randn(50, 7, dtype=torch.float64, requires_grad=True)
     norm = torch.nn.BatchNorm1d(7, dtype=torch.float64)
     torch.nn.init.normal_(norm.weight)
@@ -156,7 +156,7 @@ def test_moments_are_torch_batch_norm_in_training() -> None:
 @pytest.mark.parametrize("offset", [0.0, 1000.0])
 @pytest.mark.parametrize("dtype", [F32, BF16])
 def test_column_moments(dtype: torch.dtype, offset: float, place: torch.device) -> None:
-    """Also far from zero, where a sum of squares would lose the variance."""
+    """Moments are right also far from zero, where a sum of squares would lose the variance."""
     h = (torch.randn(700, 9) + offset).to(dtype)
     mean, var = column_moments(h.to(place))
     true_var, true_mean = torch.var_mean(h.double(), 0, correction=0)
@@ -174,7 +174,7 @@ def test_gradcheck_of_the_definition() -> None:
 
 @pytest.mark.parametrize("vectors", [False, True])
 def test_nan_stays_nan_where_kept(vectors: bool, place: torch.device) -> None:
-    """A diverged run must show: ReLU does not turn NaN into 0. A dropped element is 0 whatever it was."""
+    """ReLU keeps NaN, so that a diverged run shows. A dropped element is 0, also if it was NaN."""
     h = torch.full((4, 40), torch.nan, device=place)
     table = torch.zeros(4, 40, device=place)
     ones = torch.ones(40, device=place)
@@ -208,7 +208,7 @@ def test_rows_out_of_the_batch_are_not_written(place: torch.device) -> None:
 
 
 def test_nothing_is_written_beside_the_gradients(place: torch.device) -> None:
-    """The launcher of the backward, with results that lie inside larger memory."""
+    """The launcher of the backward writes into results that lie inside larger memory."""
     memory = torch.full((24, 60), 7.0, device=place)
     grad_h, grad_scale, grad_shift = memory[1:21, 4:51], memory[21, 4:51], memory[22, 4:51]
     h, grad_y, ones = (torch.ones(shape, device=place) for shape in ((20, 47), (20, 47), (47,)))
@@ -235,7 +235,7 @@ def test_bitwise_repeatable_on_any_number_of_threads(count: int, threads: Any) -
 
 
 def test_backward_keeps_no_mask() -> None:
-    """Saved for backward: h or the result, and vectors. A mask would be a second matrix."""
+    """Backward saves h or the result, and vectors. A mask would be a second matrix."""
     sizes = []
     h = torch.randn(100, 64, requires_grad=True)
     for learn in (False, True):
@@ -246,7 +246,7 @@ def test_backward_keeps_no_mask() -> None:
 
 
 def test_writing_history_raises_its_version() -> None:
-    """Autograd must notice that a table it saved was overwritten."""
+    """Autograd notices that a table which it saved was overwritten."""
     table = torch.randn(10, 4)
     w = torch.randn(10, 4, requires_grad=True)
     product = table * w

@@ -112,7 +112,7 @@ class Problem:
         return grad.to(F32).to(out)
 
     def largest_product(self) -> float:
-        """What |<grad, src>| of an edge and a head can be."""
+        """A bound of |<grad, src>| of an edge and a head."""
         heads, dropout = self.tensors["row_score"].shape[1], self.options["dropout"]
         sources = torch.cat([self.tensors[name].double() for name in ("x", "history") if name in self.tensors])
         grad = self.grad(torch.empty(len(self.rows), sources.shape[1], dtype=torch.float64))
@@ -159,7 +159,7 @@ def against_the_definition(task: Problem, place: torch.device) -> None:
         plain, truth = task.run(None, CPU), task.run(torch.float64, CPU)
     assert got.keys() == plain.keys()
     for key in got:
-        # The gradient of a score is what an edge's <grad, src> differs by from the mean of its row.
+        # The gradient of a score is the difference of an edge's <grad, src> from the mean of its row.
         terms = task.largest_product() if "score" in key else 0.0
         assert_within_budget(key, got[key], plain[key], truth[key], terms)
 
@@ -375,15 +375,15 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "rows-int32": ({"rows": TASK.rows.int()}, TypeError, "rows is int32; it must be int64"),
     "position-short": ({"position": TASK.position[1:]}, ValueError, "position has shape [39]; dimension 0 must be 40"),
     "no-source": (dict.fromkeys(("x", "x_score", "history", "history_score")), ValueError, "x and history are both None"),
-    "x-alone": ({"x_score": None}, ValueError, "x and x_score belong together: pass both, or None for both"),
-    "history-alone": ({"history": None}, ValueError, "history and history_score belong together"),
+    "x-alone": ({"x_score": None}, ValueError, "only one of x and x_score is given; pass both or none"),
+    "history-alone": ({"history": None}, ValueError, "only one of history and history_score is given"),
     "x-float64": ({"x": TASK.tensors["x"].double()}, TypeError, "x is float64; it must be float32 or bfloat16"),
     "score-int": ({"x_score": TASK.tensors["x_score"].int()}, TypeError, "x_score is int32"),
     "widths": ({"history": TASK.tensors["history"][:, 1:]}, ValueError, "history has shape [40, 31]; dimension 1 must be"),
     "heads": ({"x_score": TASK.tensors["x_score"][:, 1:]}, ValueError, "x_score has shape [40, 3]; dimension 1 must be 4"),
     "uneven": (
         {name: TASK.tensors[name][:, :3] for name in ("x_score", "row_score", "history_score")}, ValueError,
-        "rows of 32 elements cannot be shared by 3 heads; the width must be a multiple of them",
+        "rows of 32 elements cannot be split into 3 heads; the width must be a multiple of heads",
     ),
     "score-rows": ({"history_score": TASK.tensors["history_score"][1:]}, ValueError, "must be 40, one per row of"),
     "row-score-rows": ({"row_score": TASK.tensors["row_score"][1:]}, ValueError, "dimension 0 must be 40, one per row"),
@@ -404,7 +404,7 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     ),
     "no-mirror": (
         {"adj": TASK.adj.undirected(), "x": WITH_GRAD, "dropout": 0.5}, ValueError,
-        "dropout needs to know the mirror of each edge; use adj.with_reverse()",
+        "dropout needs the reverse's edge ids; use adj.with_reverse()",
     ),
 }  # fmt: skip
 

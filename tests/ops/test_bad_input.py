@@ -46,7 +46,7 @@ BAD: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "x-rows": (
         spmm(ADJ.with_reverse(), x=torch.ones(11, 4, requires_grad=True)), ValueError, "x has shape .*11, 4.*must be 10",
     ),
-    "no-mirror": (spmm(ADJ.undirected(), x=GRAD_X, edge_dropout=0.5), ValueError, r"mirror of each edge; use adj.with_reverse\(\)"),
+    "no-mirror": (spmm(ADJ.undirected(), x=GRAD_X, edge_dropout=0.5), ValueError, r"the reverse's edge ids; use adj.with_reverse\(\)"),
     "undirected-weights": (
         lambda: Adjacency(ROWPTR, COL, edge_weight=torch.ones(COL.numel())).undirected(), ValueError, "use with_reverse",
     ),
@@ -69,7 +69,7 @@ BAD: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "scale-width": (lambda: activate(X, torch.ones(3)), ValueError, r"scale has shape \[3\]; dimension 0 must be 4"),
     "activate-rows": (lambda: activate(X, rows=ROWS[:3]), ValueError, r"rows has shape \[3\]; dimension 0 must be 10"),
     "activate-dropout": (lambda: activate(X, dropout=-0.1), ValueError, "dropout is -0.1"),
-    "history-rows-alone": (lambda: activate(X, history_rows=ROWS), ValueError, "history_rows is given but history is not"),
+    "history-rows-alone": (lambda: activate(X, history_rows=ROWS), ValueError, "history_rows is given without history"),
     "history-width": (lambda: activate(X, history=TABLE[:, :2]), ValueError, r"history has shape \[40, 2\]"),
     "history-small": (lambda: activate(X, history=TABLE[:5]), ValueError, "history has 5 rows and h has 10; say which"),
     "history-strided": (lambda: activate(X, history=torch.ones(N, 8)[:, ::2]), ValueError, "rows must be contiguous to be written"),
@@ -106,7 +106,7 @@ DEBUG_ONLY: dict[str, tuple[Callable[[], object], str]] = {
     "rows-range": (spmm(rows=ROWS + 35), r"rows has values from 35 to 44; .*\[0, 40\)"),
     "rows-twice": (spmm(rows=torch.zeros(10, dtype=torch.int64)), "rows has 10 elements, only 1 distinct.*torch.unique"),
     "not-entered": (
-        spmm(ADJ.with_reverse(), rows=ROWS.flip(0), x=GRAD_X), r"position\[rows\[i\]\] is not i for every row; enter the batch",
+        spmm(ADJ.with_reverse(), rows=ROWS.flip(0), x=GRAD_X), r"position\[x_rows\[i\]\] is not i for every row; enter the batch",
     ),
     "activate-range": (lambda: activate(X, rows=ROWS + 35, history=TABLE), "rows has values from 35 to 44"),
     "activate-twice": (lambda: activate(X, history_rows=ROWS // 2, history=TABLE), "history_rows has 10 elements, only 5"),
@@ -139,7 +139,7 @@ def test_good_input_passes_debug_mode() -> None:
         spmm(ADJ.with_reverse(), x=GRAD_X)()
         activate(X, rows=ROWS, history=TABLE.clone())
         scatter_rows(TABLE.clone(), ROWS, X)
-        # Positions that no row of the batch reads may be anything: a staging buffer is smaller than the table.
+        # Positions that no row of the batch reads are not checked: a staging buffer is smaller than the table.
         unread = POSITION.clone()
         unread[35:] = -1000
         spmm(position=unread)()

@@ -68,6 +68,8 @@ CASES: dict[str, dict[str, Any]] = {
     ),
     "pna, running statistics": dict(model="pna", **REST, refresh_mode="eval", batch_norm=True, dropout=0.3),
     "pna, far": dict(model="pna", **REST_IS, tier="far", eval_updates_history=True, evaluate=True),
+    "gat": dict(model="gat", dropout=0.0, **REST, refresh_mode="eval"),
+    "gat, far": dict(model="gat", dropout=0.0, **REST_IS, tier="far", eval_updates_history=True),
     "gin, disk": dict(model="gin", **REST, batch_norm=True, tier="disk"),
     "narrow": dict(model="gcn-norm", **REST_IS, dtype="bfloat16", amp=True),
 }

@@ -1,10 +1,12 @@
-"""Command lines on small graphs, as a person runs them."""
+"""Command lines on small graphs, in processes of their own or in this one."""
 
+import io
 import json
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +27,23 @@ def run(*arguments: str, cwd: Path) -> Result:
     )
 
 
-def train(*arguments: str, cwd: Path, dataset: str = SMALL, epochs: int = 3) -> Result:
-    common = ["--dataset", dataset, *FEW, "--epochs", str(epochs)]
-    return run("-m", "rest_triton.train", *common, *arguments, cwd=cwd)
+def here(main: Callable[..., Any], *arguments: str, cwd: Path, **more: Any) -> Result:
+    """``main`` in this process, which saves the start of Python. An exception that is not SystemExit is passed on."""
+    out, err, code = io.StringIO(), io.StringIO(), 0
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        patch.chdir(cwd)
+        for name in ("train", "predict", "prepare"):
+            patch.setattr(f"rest_triton.{name}.keep_freed_memory", lambda: True)
+        try:
+            main(arguments, **more)
+        except SystemExit as end:
+            code = int(end.code or 0)
+    return Result(arguments, code, out.getvalue(), err.getvalue())
+
+
+def flags(*arguments: str, dataset: str = SMALL, epochs: int = 3) -> list[str]:
+    """Of a small training run."""
+    return ["--dataset", dataset, *FEW, "--epochs", str(epochs), *arguments]
 
 
 def side_by_side(**commands: Any) -> dict[str, Result]:

@@ -8,19 +8,21 @@ from pathlib import Path
 
 import pytest
 
+from rest_triton.prepare import main
+
+from .commands import here, run
+
 SMALL = "synthetic:nodes=1500,edges=12000,features=16,classes=4"
 
 
-def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", *arguments], cwd=cwd, capture_output=True, text=True)
-
-
 def test_prepare(tmp_path: Path) -> None:
-    first = run("rest_triton.prepare", "--dataset", SMALL, "--num-parts", "6", "--method", "stream", cwd=tmp_path)
+    """In a process of its own, then once more in this one."""
+    arguments = ["--dataset", SMALL, "--num-parts", "6", "--method", "stream"]
+    first = run("-m", "rest_triton.prepare", *arguments, cwd=tmp_path)
     assert first.returncode == 0 and first.stderr == ""
     assert "1,500 nodes, 1" in first.stdout and "degree: mean 8.0" in first.stdout and "6 clusters by stream" in first.stdout
     assert (tmp_path / "data" / "prepared").is_dir() and len(list((tmp_path / "data" / "partitions").iterdir())) == 1
-    again = run("rest_triton.prepare", "--dataset", SMALL, "--num-parts", "6", "--method", "stream", cwd=tmp_path)
+    again = here(main, *arguments, cwd=tmp_path)
     lines = [[line for line in r.stdout.splitlines() if "ready after" not in line] for r in (first, again)]
     assert lines[0] == lines[1]
 
@@ -31,12 +33,12 @@ def test_prepare(tmp_path: Path) -> None:
         (["--dataset", SMALL, "--parts", "6"], "--parts is --num-parts now"),
         (["--dataset", "product"], "'product' is not a data set: did you mean 'products'?"),
         (["--dataset", "nothing.npz"], "nothing.npz does not exist"),
-        (["--dataset", SMALL, "--num-parts", "0"], "num_parts is 0; there must be at least 1 cluster"),
+        (["--dataset", SMALL, "--num-parts", "0"], "num_parts is 0; it must be at least 1"),
         (["--dataset", SMALL, "--split", "7"], "split is 7"),
     ],
 )
 def test_errors_without_traceback(arguments: list[str], message: str, tmp_path: Path) -> None:
-    result = run("rest_triton.prepare", *arguments, cwd=tmp_path)
+    result = here(main, *arguments, cwd=tmp_path)
     assert result.returncode == (2 if "--parts" in arguments else 1)
     assert message in result.stderr and result.stderr.count("\n") == 1
 

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
-from rest_triton.config import METHODS, Config, flag, from_flags, read_recipe
+from rest_triton.config import Config, flag, from_flags, read_recipe
+from rest_triton.methods.options import METHODS
 from rest_triton.utils.errors import UserError
 
 
@@ -105,9 +106,9 @@ LIMITS: list[tuple[dict[str, Any], str]] = [
     (dict(method="gas+"), f"method is 'gas+': did you mean 'gas'? known are: {', '.join(METHODS)}"),
     (dict(method="gas+rest+rest"), "method is 'gas+rest+rest': did you mean 'gas+rest"),
     (dict(frequency=0), "frequency is 0; it must be at least 1"),
-    (dict(method="gas+rest", refresh_batch="full", frequency=2), "frequency is 2 with refresh_batch full"),
-    (dict(method="gas+rest", refresh_batch="full", frequency="auto"), "frequency is auto with refresh_batch full"),
-    (dict(method="gas+rest-is", frequency="auto"), "frequency is auto with method gas+rest-is, which does not choose"),
+    (dict(method="gas+rest", refresh_batch="full", frequency=2), "frequency is 2, but refresh_batch full"),
+    (dict(method="gas+rest", refresh_batch="full", frequency="auto"), "frequency is auto, but refresh_batch full"),
+    (dict(method="gas+rest-is", frequency="auto"), "frequency is auto, but method gas+rest-is does not support it"),
     (dict(frequency="often"), "frequency is 'often'; it must be a whole number or auto"),
     (dict(target_age=-1.0), "target_age is -1.0; it must be at least 0"),
     (dict(target_drift=-1.0), "target_drift is -1.0; it must be at least 0"),
@@ -115,7 +116,7 @@ LIMITS: list[tuple[dict[str, Any], str]] = [
     (dict(refresh_order="old"), "refresh_order is 'old': did you mean 'oldest'? known are: uniform, oldest"),
     (dict(refresh_mode="training"), "refresh_mode is 'training': did you mean 'train'? known are: train, eval"),
     (dict(input="cache"), "input is 'cache': did you mean 'cached'? known are: cached, exact"),
-    (dict(input="exact"), "input is exact, but a GCN without --linear aggregates features first, and is exact anyway; "
+    (dict(input="exact"), "input is exact, but a GCN without --linear reads features, which are always exact; "
                           "give --input cached"),
     (dict(history="gpu"), "history is 'gpu': known are: device, pinned, disk"),
     (dict(dtype="bf16"), "dtype is 'bf16': did you mean 'bfloat16'? known are: float32, bfloat16, float16"),

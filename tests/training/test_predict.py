@@ -4,7 +4,6 @@ import errno
 import re
 import shutil
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -17,7 +16,7 @@ from rest_triton import train as training
 from rest_triton.config import Config
 
 from . import commands
-from .commands import CLASSES, LABELS, NODES, Result, folder_in, metrics, refusal, run, side_by_side, summary
+from .commands import CLASSES, LABELS, NODES, Result, flags, folder_in, here, metrics, refusal, run, summary
 
 Refused = Callable[..., str]
 
@@ -35,31 +34,24 @@ def graphs(cwd: Path) -> dict[str, dict[str, Any]]:
 @pytest.fixture(scope="module")
 def trained(graphs: dict[str, dict[str, Any]], cwd: Path) -> dict[str, Result]:
     """Each in a run that is good, but not perfect."""
-    start = partial(partial, commands.train, cwd=cwd, epochs=6)
     more = ["--lr", "0.03", "--save-history", "--partition", "random"]
-    return side_by_side(
-        one=start(*more, "--dropout", "0.3", "--run-dir", "one", dataset="one.npz"),
-        several=start(
-            *more,
-            "--method",
-            "gas+rest",
-            "--frequency",
-            "auto",
-            "--runs",
-            "2",
-            "--run-dir",
-            "several",
-            dataset="several.npz",
-        ),
+    others = dict(
+        one=["--dropout", "0.3"],
+        several=["--method", "gas+rest", "--frequency", "auto", "--runs", "2"],
     )
+    return {
+        name: here(training.main, *flags(*more, *own, "--run-dir", name, dataset=f"{name}.npz", epochs=6), cwd=cwd)
+        for name, own in others.items()
+    }
 
 
 @pytest.fixture(scope="module")
 def predicted(trained: dict[str, Result], cwd: Path) -> dict[str, Result]:
-    command = partial(partial, run, "-m", "rest_triton.predict", cwd=cwd)
-    return side_by_side(
-        one=command("--run", "one", "--out", "one_predicted.npz", "--embeddings"),
-        several=command("--run", "several/seed-1/checkpoints/epoch-000005.pt", "--out", "no_suffix"),
+    """``one`` in a process of its own."""
+    several = ["--run", "several/seed-1/checkpoints/epoch-000005.pt", "--out", "no_suffix"]
+    return dict(
+        one=run("-m", "rest_triton.predict", "--run", "one", "--out", "one_predicted.npz", "--embeddings", cwd=cwd),
+        several=here(command_line.main, *several, cwd=cwd),
     )
 
 
@@ -158,7 +150,7 @@ def test_what_is_refused(predicted: dict[str, Result], cwd: Path, refused: Refus
     shutil.copytree(cwd / "one", cwd / "own")
     config = cwd / "own" / "config.yaml"
     config.write_text(config.read_text().replace("model: gcn", "model: sage"))
-    assert refused("--run", "own", *out).startswith("model is 'sage', one of somebody's own; predict with its class: ")
+    assert refused("--run", "own", *out).startswith("model is 'sage', a custom model; predict with its class: ")
 
 
 def test_a_model_of_one_layer_has_no_embeddings(graphs: dict[str, dict[str, Any]], cwd: Path, refused: Refused) -> None:

@@ -5,18 +5,21 @@ import signal
 import subprocess
 import sys
 import time
+import zipfile
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from rest_triton import predict
 from rest_triton import train as command_line
 from rest_triton.config import MODELS, Config
 from rest_triton.training import run as session
 
-from .commands import FEW, SMALL, metrics, refusal, run, summary
+from .commands import FEW, SMALL, here, metrics, refusal, run, summary
 
 Capture = pytest.CaptureFixture[str]
 COMMON = ["--dataset", SMALL, *FEW, "--epochs", "3"]
@@ -69,11 +72,11 @@ def test_a_checkpoint_by_its_name(finished: Path, capsys: Capture) -> None:
     [
         (
             ["rest", "--lr", "0.5"],
-            "--lr is 0.5, but rest was begun with 0.01; of a run that goes on only --checkpoint-every",
+            "--lr is 0.5, but rest was begun with 0.01; a resumed run can change only --checkpoint-every",
         ),
         (["rest", "--epochs", "2", "--num-parts", "8"], "--num-parts is 8, but rest was begun with 6"),
         (["rest/checkpoints/best.pt", "--model", "appnp"], "--model is appnp, but rest was begun with gcn"),
-        (["rest", "--recipe", "none"], "--recipe is for new runs: one that goes on has its settings and its folder"),
+        (["rest", "--recipe", "none"], "--recipe is for new runs: a resumed run has its settings and its folder"),
         (["rest", "--run-dir", "new"], "--run-dir is for new runs"),
         (["rest", "--runs", "2"], "--runs is 2, but rest was begun with 1; one run lies in the folder itself, several in"),
         (["rest/checkpoints"], "rest/checkpoints is not the folder of a run: it has no config.yaml; name one, such as"),
@@ -94,7 +97,7 @@ def test_a_model_of_the_users_own(finished: Path, capsys: Capture) -> None:
     settings = finished / "own" / "config.yaml"
     settings.write_text(settings.read_text().replace("model: gcn", "model: sage"))
     assert refusal(command_line.main, ["--resume", "own"], capsys) == (
-        f"model is 'sage': known are: {', '.join(MODELS)}; go on with a model of one's own by the program that began with it"
+        f"model is 'sage': known are: {', '.join(MODELS)}; resume a custom model with the program that trained it"
     )
 
 
@@ -152,6 +155,27 @@ def test_several_seeds(finished: Path, capsys: Capture, monkeypatch: pytest.Monk
 
     command_line.main(["--resume", "seeds/seed-4", "--epochs", "4"])  # one of them alone
     assert len(metrics(finished / "seeds" / "seed-4")) == 4 and not (finished / "seeds" / "seed-4" / "seed-4").exists()
+
+
+def test_a_run_of_version_0_1(tmp_path: Path) -> None:
+    """old_run.zip holds a graph, a run that version 0.1 stopped after epoch 3, the figures of its fourth epoch, and its
+    predictions."""
+    zipfile.ZipFile(Path(__file__).parent / "old_run.zip").extractall(tmp_path)
+    assert "\nparts: 4\nper_batch: 2\n" in (tmp_path / "run" / "config.yaml").read_text()
+    wanted = metrics(tmp_path / "run")
+    predicted = here(predict.main, "--run", "run", "--out", "found.npz", cwd=tmp_path)
+    assert predicted.returncode == 0, predicted.stderr
+    with np.load(tmp_path / "found.npz") as found, np.load(tmp_path / "want.npz") as before:
+        np.testing.assert_allclose(found["probabilities"], before["probabilities"], rtol=1e-4)
+
+    done = here(command_line.main, "--resume", "run", cwd=tmp_path)
+    assert done.returncode == 0 and done.stderr == (
+        "going on after epoch 3, step 6, from run/checkpoints/epoch-000003.pt; history tables as they were saved\n"
+    )
+    epochs = metrics(tmp_path / "run")
+    assert epochs[:3] == wanted[:3] and len(epochs) == len(wanted) == 4
+    assert epochs[3]["loss"] == pytest.approx(wanted[3]["loss"], rel=1e-4) and epochs[3]["val"] == wanted[3]["val"]
+    assert "num_parts: 4\nbatch_size: 2\n" in (tmp_path / "run" / "config.yaml").read_text()
 
 
 def test_ctrl_c(finished: Path) -> None:

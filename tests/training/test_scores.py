@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from rest_triton.data.graph import Graph
+from rest_triton.methods.loss import mean_loss
 from rest_triton.sampling.batch import Batch, ClusterLoader, node_batch
-from rest_triton.training.metrics import loss_for, score, scores
+from rest_triton.training.metrics import score, scores
 
 CPU = torch.device("cpu")
 
@@ -74,7 +75,7 @@ def test_only_training_nodes_are_learnt_from() -> None:
     made = graph(y, **masks([1, 4], [0], [2], 6))
     batch = node_batch(torch.tensor([1, 3, 4, 5]), 6)
     logits = torch.tensor([[0.0, 1.0, 2.0], [9.0, 9.0, 9.0], [0.5, -1.0, 0.0], [7.0, 0.0, 0.0]], requires_grad=True)
-    loss = loss_for(made, batch, CPU)(logits)
+    loss = mean_loss(made, batch, CPU)(logits)
     node_1, node_4 = surprise([0.0, 1.0, 2.0], 2), surprise([0.5, -1.0, 0.0], 1)
     assert value(loss) == pytest.approx((node_1 + node_4) / 2, rel=1e-6)
     assert loss is not None
@@ -88,21 +89,21 @@ def test_batches_of_clusters() -> None:
     made = graph(y, **masks([0, 4, 5], [1], [2], 6))
     batch = ClusterLoader(torch.tensor([0, 2, 4, 6]), 2).batch([0, 2])
     assert batch.rows.tolist() == [0, 1, 4, 5]
-    loss = loss_for(made, batch, CPU)(logits_for(0, 0, 1, 0))
+    loss = mean_loss(made, batch, CPU)(logits_for(0, 0, 1, 0))
     each = [surprise([3.0, 0.1, 0.2], 0), surprise([0.0, 3.0, 0.2], 1), surprise([3.0, 0.1, 0.2], 2)]
     assert value(loss) == pytest.approx(sum(each) / 3, rel=1e-6)
 
 
 def test_all_of_a_batch_are_training_nodes() -> None:
     y = torch.tensor([0, 1, 2])
-    loss = loss_for(graph(y, **masks([0, 1], [2], [], 3)), Batch(3, ranges=((0, 2),)), CPU)(logits_for(0, 0))
+    loss = mean_loss(graph(y, **masks([0, 1], [2], [], 3)), Batch(3, ranges=((0, 2),)), CPU)(logits_for(0, 0))
     each = [surprise([3.0, 0.1, 0.2], wanted) for wanted in (0, 1)]
     assert value(loss) == pytest.approx(sum(each) / 2, rel=1e-6)
 
 
 def test_a_batch_without_training_nodes_has_no_loss() -> None:
     made = graph(torch.tensor([0, 1, 2]), **masks([0], [1], [2], 3))
-    assert loss_for(made, Batch(3, ranges=((1, 3),)), CPU)(logits_for(1, 2)) is None
+    assert mean_loss(made, Batch(3, ranges=((1, 3),)), CPU)(logits_for(1, 2)) is None
 
 
 def test_several_labels() -> None:
@@ -110,7 +111,7 @@ def test_several_labels() -> None:
     y = torch.tensor([[1, 0], [0, 1], [-1, -1]], dtype=torch.int8)
     made = graph(y, **masks([0], [1], [], 3))
     logits = torch.tensor([[0.5, -2.0], [8.0, 8.0], [8.0, 8.0]], requires_grad=True)
-    loss = loss_for(made, Batch(3, ranges=((0, 3),)), CPU)(logits)
+    loss = mean_loss(made, Batch(3, ranges=((0, 3),)), CPU)(logits)
     assert value(loss) == pytest.approx((math.log(1 + math.exp(-0.5)) + math.log(1 + math.exp(-2.0))) / 2, rel=1e-6)
     assert loss is not None
     loss.backward()

@@ -256,14 +256,14 @@ def test_first_aggregate_is_computed_once_when_nothing_upstream_is_random(monkey
         trainer = begun(settings(num_layers=1, **changes))
         calls: list[int] = []
 
-        for module, name in ((context, "history_spmm"), (context, "halo_spmm"), (inputs, "history_spmm")):
-            op = getattr(module, name)
+        for module, op_name in ((context, "history_spmm"), (context, "halo_spmm"), (inputs, "history_spmm")):
+            op = getattr(module, op_name)
 
             def counting(*args: Any, op: Any = op, calls: list[int] = calls, **options: Any) -> Tensor:
                 calls.append(1)
                 return op(*args, **options)
 
-            monkeypatch.setattr(module, name, counting)
+            monkeypatch.setattr(module, op_name, counting)
         trainer.epoch(1)
         monkeypatch.undo()
         counts[name] = len(calls)

@@ -66,8 +66,8 @@ def _of_clusters(regime: str) -> bool:
 
 
 def _reference(labels: Labels) -> Labels:
-    wanted = gas_or_full(labels)
-    return {**wanted, "regime": "base"} if wanted["method"] == FULL and _of_clusters(labels["regime"]) else wanted
+    reference = gas_or_full(labels)
+    return {**reference, "regime": "base"} if reference["method"] == FULL and _of_clusters(labels["regime"]) else reference
 
 
 REGIMES = Study(

@@ -1,9 +1,9 @@
-r"""Theorem 1 of the REST paper in numbers: errors of gradients, and the theorem's right-hand side.
+r"""Measurements for Theorem 1 of the REST paper: errors of gradients, and the theorem's right-hand side.
 
 .. math:: ‖∇L_θ(h̃^L_v) - ∇L_θ(h^L_v)‖ ≤ ε \sum_{l=1}^L (\prod_{k=l+1}^L α^k) β^l |N(v)| ‖L̃_v‖ ‖h̄^{l-1} - h^{l-1}‖
 
-This is what the steps of the proof in Appendix A give; the paper's statement has all factors within the product. The sum is
-over the layers that read a history.
+This form follows from the proof in Appendix A; the paper's statement has all factors within the product. The sum is over
+the layers that read a history.
 
     measured    ‖h̄ - h‖ of each table; the gradients; ‖h̃ - h‖ of the results; the spectral norm of each layer's weights with
                 BatchNorm's scale (running statistics); |N(v)| and ‖L̃_v‖, the number and the 2-norm of v's edge weights
@@ -13,8 +13,8 @@ over the layers that read a history.
                 ‖h̃ - h‖ over the measured batches, the smallest ε that the theorem's assumption allows for them
 
 Norms are over all rows of a batch as one vector. The *paper's form* takes the farthest row of the batch's halo for
-‖h̄ - h‖: the inequality has to hold for every v. The *sharp form* has ‖Â (h̄ - h)‖, measured, for |N(v)| ‖L̃_v‖ ‖h̄ - h‖.
-The theorem is about staleness alone: :class:`rest_triton.training.staleness.GradientError` has the other error of gradients.
+‖h̄ - h‖, since the inequality holds for every v. The *sharp form* has the measured ‖Â (h̄ - h)‖ for |N(v)| ‖L̃_v‖ ‖h̄ - h‖.
+The theorem covers staleness only; :class:`rest_triton.training.staleness.GradientError` also has the other error.
 """
 
 import json
@@ -45,7 +45,7 @@ from ..pictures import Panel, draw
 from ..study import Base, Cases, Results, Run, Spread, Study
 
 LEAVES = "gradients.json"
-MOST = 16  # batches that are measured: each takes a forward and backward over the whole graph
+MOST = 16  # the number of measured batches: each takes a forward and backward over the whole graph
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Constants:
     """Lipschitz constants of a model.
 
     Args:
-        layers: of each layer that reads a table, in order, without its aggregate. tail: of what comes after the last.
+        layers: of each layer that reads a table, in order, without its aggregate. tail: of the layers after the last.
         adjacency: of an aggregate.
     """
 
@@ -62,7 +62,7 @@ class Constants:
     adjacency: float
 
     def total(self, terms: Sequence[float]) -> float:
-        """The sum over layers: each term times its own layer's constant, and those of all layers after it."""
+        """The sum over layers of a term times the constants of its layer and all later ones."""
         total = 0.0
         for own, term in zip(self.layers, terms, strict=True):
             total = own * (self.adjacency * total + term)
@@ -71,7 +71,7 @@ class Constants:
 
 @torch.no_grad()
 def constants(model: Module, adj: Adjacency, *, directed: bool, exact_input: bool = False) -> Constants:
-    """Of a GCN, an APPNP or a GCNII without residual connections. exact_input: the first of its layers reads no table."""
+    """The constants of a GCN, APPNP or GCNII without residual connections. exact_input: its first layer reads no table."""
     tail, layers = 1.0, list[float]()
     if isinstance(model, GCN) and not model.residual:
         for layer, conv in list(enumerate(model.convs))[0 if model.linear else 1 :]:
@@ -139,7 +139,7 @@ def sums(known: Constants, aggregate: Sequence[float], farthest: Sequence[float]
 
 
 def measure(config: Config, folder: Path) -> None:
-    """Gradients of the run's last weights and tables, into gradients.json. The tables are large: they are removed then."""
+    """Measure gradients with the run's last weights and tables, write gradients.json, and remove the large tables."""
     config = config.changed(device=device_of(config.device))
     loaded = load_data(config)
     trainer = Trainer(config, loaded, folder=folder / "history")
@@ -148,7 +148,7 @@ def measure(config: Config, folder: Path) -> None:
         checkpoint = epochs(folder / "checkpoints")[-1]
         trainer.load(read(checkpoint, config, loaded.fingerprint)[0]["trainer"])
         if trainer.history.tables and not read_tables(checkpoint, trainer.history, trainer.step):
-            raise UserError(f"{checkpoint} is without its tables; remove {folder}, and the run begins anew")
+            raise UserError(f"{checkpoint} has no tables; remove {folder} to start the run again")
         exact_input = config.input == "exact"
         known = constants(trainer.model, loaded.adj, directed=bool(loaded.graph.directed), exact_input=exact_input)
         near, loss = neighbourhoods(loaded.adj), partial(mean_loss, loaded.graph, device=trainer.device)
@@ -157,8 +157,8 @@ def measure(config: Config, folder: Path) -> None:
             batches.append(asdict(error) | {"sharp": sharp, "paper": papers, "nodes": len(batch)})
     finally:
         trainer.close()
-    found = {"columns": _means(batches), "constants": asdict(known), "batches": batches}
-    write_whole(folder / LEAVES, json.dumps(found, indent=1).encode())
+    content = {"columns": _means(batches), "constants": asdict(known), "batches": batches}
+    write_whole(folder / LEAVES, json.dumps(content, indent=1).encode())
     for path in epochs(folder / "checkpoints"):
         tables_path(path).unlink(missing_ok=True)
 
@@ -182,7 +182,7 @@ def _means(batches: Sequence[dict[str, Any]]) -> dict[str, float]:
 
 @cache
 def gradients(folder: Path) -> dict[str, Any]:
-    """What :func:`measure` left in the folder of a run."""
+    """The content of a run's gradients.json, by :func:`measure`."""
     return json.loads((folder / LEAVES).read_text())
 
 
@@ -211,11 +211,11 @@ def _picture(results: Results) -> bytes:
     """A point for each batch."""
     panels: dict[str, Panel] = {}
     for run in (run for run in results.runs if run.row):
-        found = gradients(run.folder)
-        for batch in found["batches"]:
+        measured = gradients(run.folder)
+        for batch in measured["batches"]:
             places = {f"mean staleness of the halo, table {table}": value for table, value in enumerate(batch["mean"][:2])}
             for x, value in (
-                places | {"right-hand side (sharp form)": found["columns"]["epsilon"] * batch["sharp"]}
+                places | {"right-hand side (sharp form)": measured["columns"]["epsilon"] * batch["sharp"]}
             ).items():
                 panel = panels.setdefault(x, Panel(x, "gradient error by stale rows", {}, joined=False))
                 panel.lines.setdefault(run.method, []).append((value, Spread(batch["stale"])))

@@ -1,4 +1,4 @@
-"""What happens in the course of training: scores, ages of rows, distances of results and rows from exact ones."""
+"""Metrics in the course of training: scores, ages of rows, distances of results and rows from exact ones."""
 
 from dataclasses import replace
 
@@ -10,9 +10,9 @@ from ..study import FULL, Base, Cases, Results, Study
 def _scores(results: Results) -> bytes:
     panels, full = [], results.where(method=FULL)
     for size in [size for size in results.values("batch_size") if size != "all"] or ["all"]:
-        some, title = [group for group in results.where(batch_size=size) if group not in full], f"batch size {size}"
-        panels.append(curves(some or full, "epoch", "test", title))  # an epoch of full batch is one step
-        panels.append(curves(some + full, "seconds", "test", title))
+        groups, title = [group for group in results.where(batch_size=size) if group not in full], f"batch size {size}"
+        panels.append(curves(groups or full, "epoch", "test", title))  # without full batch, which has one step per epoch
+        panels.append(curves(groups + full, "seconds", "test", title))
     return draw(panels[:4])
 
 

@@ -1,4 +1,4 @@
-"""What refreshing costs, and what else can be done about staleness: F, refresh batch, learning rate, accumulation."""
+"""Costs of refreshes and other means against staleness: F, refresh batch, learning rate, accumulation."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ def _frequency(base: Base) -> Cases:
     cases |= {(f"REST F={f}, oldest first",): _rest(f, **oldest) for f in base.axis("frequency", (1, 3), (1,))}
     if "frequency" not in base.given:
         batches = -(-base.config.num_parts // base.config.batch_size)
-        # Half of the age that rows have without a refresh, about half an epoch, unless a flag sets another.
+        # Half of the rows' age without refreshes, which is about half an epoch, unless a flag sets the target.
         target = {} if base.given & {"target_age", "target_drift"} else dict(target_age=batches / 4)
         cases["REST F=auto",] = _rest("auto", **target)
         cases["REST F=auto, oldest first",] = _rest("auto", **target, **oldest)

@@ -1,0 +1,118 @@
+"""The options of methods, a dataclass for each group: settings of a configuration and flags of the command line.
+
+:class:`rest_triton.config.Config` consists of them. Nothing of torch is imported here, so that flags are checked quickly. A
+new method adds its name to BASES and, if it has options, a dataclass to the bases of ``Config``.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from ..utils.errors import UserError
+from ..utils.options import option
+
+BASES = ("gas", "graphfm", "full")  # a method is one of these,
+TABLELESS = ("full",)
+ATTENDING = ("gat", "pna")  # models that do not sum over neighbours
+REFRESHES = ("rest", "rest-is")  # or one that has tables, a + and one of these
+METHODS = (*BASES, *(f"{base}+{refresh}" for base in BASES if base not in TABLELESS for refresh in REFRESHES))
+AUTO = "auto"
+
+# Values of ``only``: (a setting or a part of the method, its values for which a setting has effect).
+TABLES = ("base", tuple(base for base in BASES if base not in TABLELESS))
+REFRESHED, REST = ("rest", REFRESHES), ("rest", ("rest",))
+AUTOMATIC = ("frequency", (AUTO,))
+
+
+@dataclass(frozen=True, kw_only=True)
+class MethodOptions:
+    """The method."""
+
+    method: str = option(
+        "gas", "gas: histories; graphfm: batches also move the histories of their neighbours; +rest, +rest-is: and "
+        "refreshes of histories; full: all nodes in one batch, without histories", choices=METHODS, group="method",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableOptions:
+    """Options of all methods with tables."""
+
+    input: str = option(
+        "cached", "neighbours' encoded features: from a table, or computed in each forward, with gradients",
+        choices=("cached", "exact"), group="method", only=TABLES,
+    )  # fmt: skip
+    eval_updates_history: bool = option(False, "evaluation writes the tables, as PyGAS does", group="method", only=TABLES)
+    history: str = option("device", "place of the tables", choices=("device", "pinned", "disk"), group="method", only=TABLES)
+    dtype: str = option(
+        "float32", "number format of tables", choices=("float32", "bfloat16", "float16"), group="method", only=TABLES
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphFMOptions:
+    """Options of GraphFM."""
+
+    push_momentum: float = option(
+        0.1, "graphfm: how far histories of a batch's neighbours move towards embeddings from the batch alone",
+        least=0, most=1, group="method", only=("base", ("graphfm",)),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class RefreshOptions:
+    """Options of REST and REST-IS."""
+
+    frequency: int | str = option(
+        1, "REST: refreshes per step, or auto by --target-age or --target-drift; REST-IS: pieces of a halo's refresh",
+        least=1, word=AUTO, group="method", only=REFRESHED,
+    )  # fmt: skip
+    target_age: float = option(
+        4.0, "frequency auto: the largest mean age of rows, in steps", least=0, group="method", only=AUTOMATIC
+    )
+    target_drift: float = option(
+        0.0, "frequency auto: the largest change of rows between two writes, relative to their norm, instead of "
+        "--target-age; 0: off", least=0, group="method", only=AUTOMATIC,
+    )  # fmt: skip
+    refresh_batch: str = option(
+        "same", "REST: clusters in a refresh: as many as in a batch, half of all, or all by an exact pass",
+        choices=("same", "half", "full"), group="method", only=REST,
+    )  # fmt: skip
+    refresh_order: str = option(
+        "uniform", "REST: clusters in random order, or those with the oldest rows first", choices=("uniform", "oldest"),
+        group="method", only=REST,
+    )  # fmt: skip
+    refresh_mode: str = option(
+        "train", "refresh with dropout and batch statistics, or without", choices=("train", "eval"), group="method",
+        only=REFRESHED,
+    )  # fmt: skip
+
+
+def refuse_method(method: object) -> None:
+    """Refuse a refresh of a method without tables."""
+    base, _, refresh = str(method).partition("+")
+    if base in TABLELESS and refresh in REFRESHES:
+        raise UserError(
+            f"method is {method!r}, but {base} has no tables to refresh; give --method {base}, or one of "
+            f"{', '.join(method for method in METHODS if '+' in method)}"
+        )
+
+
+def refuse_model(config: Any) -> None:
+    """Refuse a model whose layers a method cannot compute."""
+    if config.base == "graphfm" and config.model in ATTENDING:
+        raise UserError(
+            f"method is {config.method}, but model {config.model} does not sum over neighbours; give --method "
+            f"{config.method.replace('graphfm', 'gas')}, or --model gcn, appnp, gcnii or gin"
+        )
+
+
+def refuse_refresh(config: Any) -> None:
+    """Refuse options of refreshes that contradict each other."""
+    if config.frequency == AUTO and config.rest != "rest":
+        raise UserError(
+            f"frequency is auto, but method {config.method} does not support it; give --method gas+rest, or a whole number"
+        )
+    if config.rest == "rest" and config.refresh_batch == "full" and config.frequency != 1:
+        raise UserError(
+            f"frequency is {config.frequency}, but refresh_batch full refreshes every row in one pass; give --frequency 1"
+        )

@@ -1,0 +1,16 @@
+"""Fields of dataclasses that are settings: what the command line and the checks need to know of them."""
+
+from collections.abc import Sequence
+from dataclasses import field
+from typing import Any
+
+
+def option(default: Any, text: str, *, group: str, choices: Sequence[str] = (), least: float | None = None,
+            most: float | None = None, word: str = "", only: tuple[str, Sequence[str]] | None = None) -> Any:  # fmt: skip
+    """A field with metadata for the command line and the checks.
+
+    Args:
+        word: a value that is allowed instead of a number. only: (another setting, its values for which this one has effect).
+    """
+    metadata = dict(help=text, choices=tuple(choices), least=least, most=most, group=group, word=word, only=only)
+    return field(default=default, metadata=metadata)
