@@ -150,8 +150,8 @@ class Config(RefreshOptions, GraphFMOptions, TableOptions, MethodOptions):
             other, values = f.metadata["only"]
             if getattr(self, other) in values or (other == "model" and self.model not in MODELS):
                 continue
-            if other in ("base", "rest"):  # parts of the method: it is named as a whole
-                values = tuple(m for m in METHODS if m.partition("+")[2 if other == "rest" else 0] in values)
+            if other in ("base", "rest"):  # parts of the method
+                values = tuple(f"NAME+{value}" if other == "rest" else value for value in values)
                 other = "method"
             lines.append(
                 f"{flag(f.name)} changes nothing: it belongs to {other} {' or '.join(values)}, and {other} is "

@@ -183,9 +183,7 @@ def test_layers_that_add_rows_of_their_own(model: str) -> None:
 
 @pytest.mark.parametrize("model", ["gat", "pna"])
 def test_models_that_do_not_sum_are_refused(model: str) -> None:
-    with pytest.raises(
-        UserError,
-        match=f"method is graphfm[+]rest, but model {model} does not sum over neighbours; give --method gas[+]rest, or",
-    ):
+    message = f"method is graphfm[+]rest, but model {model} does not sum over neighbours; give --method gas[+]rest, or"
+    with pytest.raises(UserError, match=message):
         Config(dataset="small", model=model, method="graphfm+rest")
     assert "graphfm" in Config(dataset="small").idle(["push_momentum"])[0]

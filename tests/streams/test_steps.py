@@ -13,7 +13,7 @@ from torch.nn import BatchNorm1d, Linear, ModuleList, Sequential
 
 from rest_triton.history import disk as on_disk
 from rest_triton.history import history, streams, table
-from rest_triton.methods import engine, frequency, refresh, rest, rest_is
+from rest_triton.methods import engine, frequency, graphfm, refresh, rest, rest_is
 from rest_triton.nn import Context, HistoryGNN, context, inference, inputs, norm, pyg
 from rest_triton.nn.pyg import PyGLayer
 from rest_triton.sampling.batch import Batch, node_batch
@@ -71,6 +71,11 @@ CASES: dict[str, dict[str, Any]] = {
     "gat": dict(model="gat", dropout=0.0, **REST, refresh_mode="eval"),
     "gat, far": dict(model="gat", dropout=0.0, **REST_IS, tier="far", eval_updates_history=True),
     "gin, disk": dict(model="gin", **REST, batch_norm=True, tier="disk"),
+    "graphfm": dict(model="gcn-norm", method="graphfm+rest", refresh_mode="eval"),
+    "graphfm, far": dict(model="gcnii", method="graphfm+rest", tier="far"),
+    "graphfm, rest-is, far": dict(model="gcn-norm", method="graphfm+rest-is", frequency=3, tier="far"),
+    "graphfm, disk": dict(model="appnp", method="graphfm", tier="disk", accumulate=2),
+    "graphfm, exact input": dict(model="appnp", method="graphfm+rest", input="exact", edge_dropout=0.3),
     "narrow": dict(model="gcn-norm", **REST_IS, dtype="bfloat16", amp=True),
 }
 
@@ -129,7 +134,7 @@ def as_from_a_gpu() -> Iterator[None]:
 
 def used(case: str) -> set[str]:
     options = CASES[case]
-    refreshes = "method" in options and options.get("refresh_batch") != "full"
+    refreshes = "+" in options.get("method", "") and options.get("refresh_batch") != "full"
     tier = {"near": set(), "far": {"io"}, "disk": {"io", "writer"}}[options.get("tier", "near")]
     return {"compute"} | ({"refresh"} if refreshes else set()) | tier
 
@@ -283,6 +288,7 @@ SCENES = [
     "rest, far", "running statistics", "rest-is in three pieces, far", "rest-is, running statistics, disk",
     "evaluation writes", "evaluation writes, plain", "running statistics, far, accumulate, clip", "exact input",
     "pna, running statistics", "pna, far", "evaluation writes, far",
+    "graphfm, rest-is, far",
 ]  # fmt: skip
 # Where what a module leaves out is found first.
 FIRST = {
@@ -290,6 +296,7 @@ FIRST = {
     "inference": ["evaluation writes", "evaluation writes, plain", "pna, far", "evaluation writes, far"],
     "context": ["rest, far", "running statistics", "rest", "pna, far", "pna, running statistics"],
     "norm": ["running statistics"], "pyg": ["layers of pyg"], "history": ["tables alone"], "table": ["tables alone"],
+    "graphfm": ["graphfm, far", "graphfm, rest-is, far"],
     "engine": ["from the beginning"],
 }  # fmt: skip
 
@@ -333,7 +340,9 @@ def from_the_beginning(model: str, **options: Any) -> list[str]:
     return check(recording.log, known=[*run.state(), *adj, made.features.rows, made.aggregated()])
 
 
-MODULES = (history, table, on_disk, context, inputs, norm, pyg, inference, engine, refresh, rest, rest_is, frequency)
+MODULES = (
+    history, table, on_disk, context, inputs, norm, pyg, inference, engine, refresh, rest, rest_is, frequency, graphfm,
+)  # fmt: skip
 ALL = [
     *((streams, *mutant) for mutant in mutants(streams, inside=["Streams"])),
     *((module, *mutant) for module in MODULES for mutant in mutants(module)),

@@ -115,6 +115,9 @@ LIMITS: list[tuple[dict[str, Any], str]] = [
     (dict(refresh_batch="halve"), "refresh_batch is 'halve': did you mean 'half'? known are: same, half, full"),
     (dict(refresh_order="old"), "refresh_order is 'old': did you mean 'oldest'? known are: uniform, oldest"),
     (dict(refresh_mode="training"), "refresh_mode is 'training': did you mean 'train'? known are: train, eval"),
+    (dict(push_momentum=-0.1), "push_momentum is -0.1; it must be 0 to 1"),
+    (dict(push_momentum=1.5), "push_momentum is 1.5; it must be 0 to 1"),
+    (dict(method="graphfm", model="gat"), "method is graphfm, but model gat does not sum over neighbours; give --method gas, "),
     (dict(input="cache"), "input is 'cache': did you mean 'cached'? known are: cached, exact"),
     (dict(input="exact"), "input is exact, but a GCN without --linear reads features, which are always exact; "
                           "give --input cached"),
@@ -172,9 +175,9 @@ def test_every_limit_is_in_the_table() -> None:
 
 
 def test_a_method_is_a_base_and_what_refreshes_its_tables() -> None:
-    assert METHODS == ("gas", "full", "gas+rest", "gas+rest-is")
+    assert METHODS == ("gas", "graphfm", "full", "gas+rest", "gas+rest-is", "graphfm+rest", "graphfm+rest-is")
     parts = [(config.base, config.rest) for config in (Config(dataset="cora", method=method) for method in METHODS)]
-    assert parts == [("gas", ""), ("full", ""), ("gas", "rest"), ("gas", "rest-is")]
+    assert parts[:5] == [("gas", ""), ("graphfm", ""), ("full", ""), ("gas", "rest"), ("gas", "rest-is")]
     auto = Config(dataset="cora", method="gas+rest", frequency="auto", history="disk", lr=0.5)
     assert auto.by_method("full") == Config(dataset="cora", method="full", lr=0.5)
 
@@ -242,14 +245,14 @@ def test_one_line_and_no_traceback(arguments: list[str], code: int, message: str
     ("settings", "lines"),
     [
         (dict(frequency=2),
-         ["--frequency changes nothing: it belongs to method gas+rest or gas+rest-is, and method is gas"]),
+         ["--frequency changes nothing: it belongs to method NAME+rest or NAME+rest-is, and method is gas"]),
         (dict(frequency=2, method="gas+rest-is"), []),
         (dict(frequency=2, target_age=3, method="gas+rest"),
          ["--target-age changes nothing: it belongs to frequency auto, and frequency is 2"]),
         (dict(refresh_order="oldest", refresh_mode="eval", method="gas+rest-is"),
-         ["--refresh-order changes nothing: it belongs to method gas+rest, and method is gas+rest-is"]),
+         ["--refresh-order changes nothing: it belongs to method NAME+rest, and method is gas+rest-is"]),
         (dict(dtype="bfloat16", method="full"),
-         ["--dtype changes nothing: it belongs to method gas or gas+rest or gas+rest-is, and method is full"]),
+         ["--dtype changes nothing: it belongs to method gas or graphfm, and method is full"]),
         (dict(theta=1.0, alpha=0.2, model="appnp"),
          ["--theta changes nothing: it belongs to model gcnii, and model is appnp"]),
         (dict(theta=1.0, alpha=0.2, model="sage"), []),

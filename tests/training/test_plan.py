@@ -57,6 +57,13 @@ def test_arrays_by_hand() -> None:
     assert nbytes(BASE.changed(method="full", history="disk"), "history tables") == {}
 
 
+def test_a_push_is_of_the_halo() -> None:
+    halo = memory.Run(LARGE, BASE).halo
+    assert nbytes(BASE, "a push") == nbytes(BASE.changed(method="graphfm", push_momentum=0.0), "a push") == {}
+    for refresh in ("", "+rest", "+rest-is"):
+        assert nbytes(BASE.changed(method="graphfm" + refresh), "a push") == {"host": 4 * halo * 3 * 128}
+
+
 @pytest.mark.parametrize(
     ("place", "rows", "stamps"),
     [
