@@ -15,7 +15,6 @@ from typing import Any
 import yaml
 
 from .methods.options import (
-    METHODS,
     TABLES,
     GraphFMOptions,
     MethodOptions,
