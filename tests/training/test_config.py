@@ -117,7 +117,7 @@ LIMITS: list[tuple[dict[str, Any], str]] = [
     (dict(refresh_mode="training"), "refresh_mode is 'training': did you mean 'train'? known are: train, eval"),
     (dict(push_momentum=-0.1), "push_momentum is -0.1; it must be 0 to 1"),
     (dict(push_momentum=1.5), "push_momentum is 1.5; it must be 0 to 1"),
-    (dict(method="graphfm", model="gat"), "method is graphfm, but model gat does not sum over neighbours; give --method gas"),
+    (dict(method="graphfm", model="gat"), "method is graphfm, but model gat does not sum over neighbours; give"),
     (dict(input="cache"), "input is 'cache': did you mean 'cached'? known are: cached, exact"),
     (dict(input="exact"), "input is exact, but a GCN without --linear reads features, which are always exact; "
                           "give --input cached"),
