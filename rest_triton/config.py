@@ -18,6 +18,7 @@ from .methods.options import (
     TABLES,
     GraphFMOptions,
     MethodOptions,
+    NodeOptions,
     RefreshOptions,
     TableOptions,
     refuse_method,
@@ -41,7 +42,7 @@ APPNP, GCNII = ("model", ("appnp",)), ("model", ("gcnii",))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(RefreshOptions, GraphFMOptions, TableOptions, MethodOptions):
+class Config(RefreshOptions, NodeOptions, GraphFMOptions, TableOptions, MethodOptions):
     """All settings of a run. The constructor refuses invalid values and combinations.
 
     Example::

@@ -2,6 +2,7 @@
 
 A method overrides the hooks in which it differs from GAS. In the order of a step:
 
+    begin(engine, step)            the first fill of the tables
     batches(epoch)                 the batches of an epoch
     aggregate(ctx, …)              how a layer reads the neighbours of its rows
     transforms_first(ctx, …)       whether a layer multiplies before it aggregates
@@ -17,7 +18,8 @@ A method overrides the hooks in which it differs from GAS. In the order of a ste
 """
 
 from abc import ABC, abstractmethod
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -32,25 +34,33 @@ from ..ops import Adjacency
 from ..sampling.batch import Batch, ClusterLoader
 from .loss import Loss, mean_loss
 
+if TYPE_CHECKING:
+    from .engine import Engine
+
 
 class Method(ABC):
     """A training method.
 
     Args:
         config: of the run. ptr: int64[K+1]; cluster k is the nodes ``ptr[k] .. ptr[k+1]``. device: of the batches' rows.
+        graph: with labels and masks, for the methods that ask for them.
     """
 
     scale = 1.0
     keeps_inputs = False
 
-    def __init__(self, config: Config, ptr: Tensor, device: str) -> None:
-        self.config, self.ptr, self.device = config, ptr, device
+    def __init__(self, config: Config, ptr: Tensor, device: str, graph: Graph | None = None) -> None:
+        self.config, self.ptr, self.device, self.graph = config, ptr, device, graph
+
+    def begin(self, engine: "Engine", step: int) -> None:
+        """Fill the tables before the first step, and after the state of a checkpoint without tables was restored."""
+        engine.fill(step)
 
     @abstractmethod
-    def batches(self, epoch: int) -> list[Batch]:
-        """The batches of an epoch. They depend on its number alone, so that it can be repeated."""
+    def batches(self, epoch: int) -> Sequence[Batch]:
+        """The batches of an epoch. They depend on its number and :meth:`state` alone, so that it can be repeated."""
 
-    def cover(self) -> list[Batch]:
+    def cover(self) -> Sequence[Batch]:
         """Batches that hold every node exactly once, for measurements."""
         return self.batches(0)
 

@@ -3,6 +3,7 @@
 from torch import Tensor
 
 from ..config import Config
+from ..data.graph import Graph
 from ..kernels._hash import mix64
 from ..sampling.batch import Batch, ClusterLoader
 from .base import Method
@@ -11,8 +12,8 @@ from .base import Method
 class GAS(Method):
     """Batches of ``batch_size`` clusters, in another order each epoch. An epoch has at most ``max_steps`` updates."""
 
-    def __init__(self, config: Config, ptr: Tensor, device: str) -> None:
-        super().__init__(config, ptr, device)
+    def __init__(self, config: Config, ptr: Tensor, device: str, graph: Graph | None = None) -> None:
+        super().__init__(config, ptr, device, graph)
         batch_size = min(config.batch_size, ptr.numel() - 1)  # a small graph may have fewer clusters than num_parts
         self.clusters = ClusterLoader(ptr, batch_size, seed=mix64(config.seed) >> 1, device=device)
 

@@ -10,7 +10,7 @@ from typing import Any
 from ..utils.errors import UserError
 from ..utils.options import option
 
-BASES = ("gas", "graphfm", "full")  # a method is one of these,
+BASES = ("gas", "graphfm", "mvs", "full")  # a method is one of these,
 TABLELESS = ("full",)
 ATTENDING = ("gat", "pna")  # models that do not sum over neighbours
 REFRESHES = ("rest", "rest-is")  # or one that has tables, a + and one of these
@@ -20,6 +20,7 @@ AUTO = "auto"
 # Values of ``only``: (a setting or a part of the method, its values for which a setting has effect).
 TABLES = ("base", tuple(base for base in BASES if base not in TABLELESS))
 REFRESHED, REST = ("rest", REFRESHES), ("rest", ("rest",))
+MVS = ("base", ("mvs",))
 AUTOMATIC = ("frequency", (AUTO,))
 
 
@@ -28,8 +29,9 @@ class MethodOptions:
     """The method."""
 
     method: str = option(
-        "gas", "gas: histories; graphfm: batches also move the histories of their neighbours; +rest, +rest-is: and "
-        "refreshes of histories; full: all nodes in one batch, without histories", choices=METHODS, group="method",
+        "gas", "gas: histories; graphfm: batches also move the histories of their neighbours; mvs: batches of training "
+        "nodes by importance; +rest, +rest-is: and refreshes of histories; full: all nodes in one batch, without histories",
+        choices=METHODS, group="method",
     )  # fmt: skip
 
 
@@ -55,6 +57,21 @@ class GraphFMOptions:
     push_momentum: float = option(
         0.1, "graphfm: how far histories of a batch's neighbours move towards embeddings from the batch alone",
         least=0, most=1, group="method", only=("base", ("graphfm",)),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeOptions:
+    """Options of methods with batches of nodes instead of clusters."""
+
+    batch_nodes: int = option(1024, "mvs: nodes in a batch, on average", least=1, group="method", only=MVS)
+    importance_every: int = option(
+        20, "mvs: steps between two exact passes, which fill the tables and measure importance", least=1, group="method",
+        only=MVS,
+    )  # fmt: skip
+    importance_share: float = option(
+        0.1, "mvs: share of the training nodes that batches are drawn from until the next exact pass", least=0, most=1,
+        group="method", only=MVS,
     )  # fmt: skip
 
 

@@ -3,21 +3,23 @@
 from torch import Tensor
 
 from ..config import Config
+from ..data.graph import Graph
 from .base import Method
 from .full import Full
 from .gas import GAS
 from .graphfm import GraphFM
+from .mvs import MVS
 from .refresh import Refresh
 from .rest import REST, FullRefresh
 from .rest_is import RESTIS
 
-METHODS: dict[str, type[Method]] = {"gas": GAS, "graphfm": GraphFM, "full": Full}
+METHODS: dict[str, type[Method]] = {"gas": GAS, "graphfm": GraphFM, "mvs": MVS, "full": Full}
 REFRESHES: dict[str, type[Refresh]] = {"": Refresh, "rest": REST, "rest-is": RESTIS}
 
 
-def method_for(config: Config, ptr: Tensor, device: str = "cpu") -> Method:
-    """The method of a configuration, without its refresh. ptr: int64[K+1], the bounds of the clusters."""
-    return METHODS[config.base](config, ptr, device)
+def method_for(config: Config, ptr: Tensor, device: str = "cpu", graph: Graph | None = None) -> Method:
+    """The method of a configuration, without its refresh. The arguments are those of :class:`Method`."""
+    return METHODS[config.base](config, ptr, device, graph)
 
 
 def refresh_for(config: Config, method: Method) -> Refresh:

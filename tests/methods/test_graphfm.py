@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rest_triton.config import Config
+from rest_triton.nn import inference
 from rest_triton.ops import history_spmm
 from rest_triton.utils.errors import UserError
 
@@ -149,7 +150,8 @@ def test_tables_anywhere_give_the_same_bits(model: str, method: str, where: str,
     other.trainer.close()
 
 
-def test_refreshes_and_evaluation_do_not_push() -> None:
+def test_refreshes_and_evaluation_do_not_push(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(inference.CHUNK_ROWS, "cpu", 32)  # else a piece has no halo
     run = Run("gcn", method="graphfm+rest", push_momentum=1.0)
     run.step()
     batch = run.batch(2)
