@@ -16,6 +16,9 @@ from ..sampling.batch import Batch
 from .base import Method
 from .engine import Engine
 
+IMPORTANCE, DRAWS = 0x1417, 0xD7A3  # make these draws differ from each other's and from the refreshes'
+SMALLEST = 1e-30  # importance: also a node whose gradient is zero now can be drawn
+
 
 class MVS(Method):
     """GAS's forward for training nodes that are drawn, each by itself, with ``p = min(1, importance / threshold)``.
@@ -36,9 +39,11 @@ class MVS(Method):
         super().__init__(config, torch.tensor([*range(0, nodes, size), nodes]), device, graph)
         self.labels, self.num_nodes = graph.y, nodes
         self.training = torch.nonzero(graph.train_mask).squeeze(1)
-        self.nodes = self.training  # that are drawn from
-        self.importance = torch.ones(len(self.nodes))
-        self.renewed = -1  # the step
+        self._draw_from(self.training, torch.ones(len(self.training)), -1)
+
+    def _draw_from(self, nodes: Tensor, importance: Tensor, step: int) -> None:
+        self.nodes, self.importance, self.renewed = nodes, importance, step
+        self.probabilities = probabilities(importance, self.config.batch_nodes)
 
     def batches(self, epoch: int) -> Sequence[Batch]:
         """As many as hold all training nodes. Each is drawn when it is asked for, by the importance of then."""
@@ -49,13 +54,9 @@ class MVS(Method):
     def cover(self) -> Sequence[Batch]:
         return self.refresh_batches(min(self.config.batch_size, len(self.ptr) - 1), 0).epoch(0)
 
-    def probabilities(self) -> Tensor:
-        """float64 [n]: of each node that is drawn from."""
-        return probabilities(self.importance.double(), self.config.batch_nodes)
-
     def draw(self, seed: int) -> Batch:
         """The batch of a seed."""
-        p = self.probabilities()
+        p = self.probabilities
         kept = torch.rand(len(p), generator=torch.Generator().manual_seed(seed), dtype=torch.float64) < p
         weight = (1 / (p[kept] * len(p))).float()
         batch = Batch(self.num_nodes, nodes=self.nodes[kept], weight=weight)
@@ -81,8 +82,8 @@ class MVS(Method):
         count = max(1, round(self.config.importance_share * len(self.training)))
         seed = mix64(mix64(self.config.seed + IMPORTANCE) + step) >> 1
         chosen = torch.randperm(len(self.training), generator=torch.Generator().manual_seed(seed))[:count]
-        self.nodes, self.renewed = self.training[chosen.sort().values], step
-        some = Batch(self.num_nodes, nodes=self.nodes).on(self.device)
+        nodes = self.training[chosen.sort().values]
+        some = Batch(self.num_nodes, nodes=nodes).on(self.device)
         ctx = LastLayer(
             made.inputs, some, made.maps, made.reader, only=made.model.num_layers - 1, places=made.places, transformed={},
             recording=False, step=step,
@@ -92,17 +93,14 @@ class MVS(Method):
         finally:
             ctx.close()
         assert logits is not None
-        y = self.labels[self.nodes].to(logits.device)
-        self.importance = importance(logits, y, ctx.read_by_last_linear).cpu()
+        y = self.labels[nodes].to(logits.device)
+        self._draw_from(nodes, importance(logits, y, ctx.read_by_last_linear).cpu(), step)
 
     def state(self) -> dict[str, Any]:
         return {"nodes": self.nodes, "importance": self.importance, "renewed": self.renewed}
 
     def load(self, state: dict[str, Any]) -> None:
-        self.nodes, self.importance, self.renewed = state["nodes"], state["importance"], state["renewed"]
-
-
-IMPORTANCE, DRAWS = 0x1417, 0xD7A3  # make these draws differ from each other's and from the refreshes'
+        self._draw_from(state["nodes"], state["importance"], state["renewed"])
 
 
 class Drawn(Sequence[Batch]):
@@ -159,13 +157,13 @@ def importance(logits: Tensor, y: Tensor, read: Tensor | None) -> Tensor:
 
 
 def probabilities(g: Tensor, size: int) -> Tensor:
-    """float64 [n]: ``min(1, g / threshold)``, with the sum ``size``. Without so many positive elements of g they are 1."""
-    g = g.double()
-    if int((g > 0).sum()) <= size:
-        return (g > 0).double()
+    """float64 [n]: ``min(1, g / threshold)``, with the sum ``size``; 1 for all if there are not more."""
+    if len(g) <= size:
+        return torch.ones(len(g), dtype=torch.float64)
+    g = g.double().clamp_min(SMALLEST)
     descending = g.sort(descending=True).values
-    # With the k largest at 1, the others sum up to size - k. It is the smallest k whose others are all below 1.
-    below = descending.flip(0).cumsum(0).flip(0)[:size]  # the sum from the k-th on
-    threshold = below / (size - torch.arange(size, dtype=torch.float64))
-    k = int((descending[:size] < threshold).nonzero()[0]) if bool((descending[:size] < threshold).any()) else size - 1
-    return (g / threshold[k]).clamp(max=1.0)
+    # If the first k of them have 1, the others share size - k. It is the smallest k that leaves no other one above 1.
+    others = descending.flip(0).cumsum(0).flip(0)[:size]
+    threshold = others / (size - torch.arange(size))
+    first = int((descending[:size] <= threshold).nonzero()[0])
+    return (g / threshold[first]).clamp(max=1.0)

@@ -129,6 +129,11 @@ def refuse_refresh(config: Any) -> None:
         raise UserError(
             f"frequency is auto, but method {config.method} does not support it; give --method gas+rest, or a whole number"
         )
+    if config.base == "mvs" and config.frequency == AUTO and config.target_drift > 0:
+        raise UserError(
+            f"target_drift is {config.target_drift}, but rows of a batch of method {config.method} differ in age; give "
+            "--target-age, or --method gas+rest"
+        )
     if config.rest == "rest" and config.refresh_batch == "full" and config.frequency != 1:
         raise UserError(
             f"frequency is {config.frequency}, but refresh_batch full refreshes every row in one pass; give --frequency 1"

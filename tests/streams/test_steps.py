@@ -25,6 +25,7 @@ from .mutants import installed, mutants
 
 STEPS = 3  # the third one meets what the first left behind
 REST, REST_IS, AUTO = dict(method="gas+rest"), dict(method="gas+rest-is"), dict(method="gas+rest", frequency="auto")
+DRAWN: dict[str, Any] = dict(batch_nodes=15, importance_every=2, importance_share=0.8)
 
 # Every setting that changes a step, with several others. tier: near, far or disk. evaluate: between steps.
 # before: steps that are not recorded.
@@ -76,6 +77,9 @@ CASES: dict[str, dict[str, Any]] = {
     "graphfm, rest-is, far": dict(model="gcn-norm", method="graphfm+rest-is", frequency=3, tier="far"),
     "graphfm, disk": dict(model="appnp", method="graphfm", tier="disk", accumulate=2),
     "graphfm, exact input": dict(model="appnp", method="graphfm+rest", input="exact", edge_dropout=0.3),
+    "mvs": dict(model="gcn-norm", method="mvs+rest", refresh_mode="eval", **DRAWN),
+    "mvs, far": dict(model="gcnii", method="mvs+rest-is", tier="far", **DRAWN),
+    "mvs, disk": dict(model="appnp", method="mvs", tier="disk", accumulate=2, **DRAWN),
     "narrow": dict(model="gcn-norm", **REST_IS, dtype="bfloat16", amp=True),
 }
 

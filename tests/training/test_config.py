@@ -116,6 +116,11 @@ LIMITS: list[tuple[dict[str, Any], str]] = [
     (dict(refresh_order="old"), "refresh_order is 'old': did you mean 'oldest'? known are: uniform, oldest"),
     (dict(refresh_mode="training"), "refresh_mode is 'training': did you mean 'train'? known are: train, eval"),
     (dict(push_momentum=-0.1), "push_momentum is -0.1; it must be 0 to 1"),
+    (dict(batch_nodes=0), "batch_nodes is 0; it must be at least 1"),
+    (dict(importance_every=0), "importance_every is 0; it must be at least 1"),
+    (dict(importance_share=-0.1), "importance_share is -0.1; it must be 0 to 1"),
+    (dict(importance_share=1.5), "importance_share is 1.5; it must be 0 to 1"),
+    (dict(method="mvs+rest", frequency="auto", target_drift=0.1), "target_drift is 0.1, but rows of a batch of"),
     (dict(push_momentum=1.5), "push_momentum is 1.5; it must be 0 to 1"),
     (dict(method="graphfm", model="gat"), "method is graphfm, but model gat does not sum over neighbours; give"),
     (dict(input="cache"), "input is 'cache': did you mean 'cached'? known are: cached, exact"),
@@ -175,9 +180,10 @@ def test_every_limit_is_in_the_table() -> None:
 
 
 def test_a_method_is_a_base_and_what_refreshes_its_tables() -> None:
-    assert METHODS == ("gas", "graphfm", "full", "gas+rest", "gas+rest-is", "graphfm+rest", "graphfm+rest-is")
+    assert METHODS[:4] == ("gas", "graphfm", "mvs", "full")
+    assert METHODS[4:] == tuple(f"{base}+{rest}" for base in ("gas", "graphfm", "mvs") for rest in ("rest", "rest-is"))
     parts = [(config.base, config.rest) for config in (Config(dataset="cora", method=method) for method in METHODS)]
-    assert parts[:5] == [("gas", ""), ("graphfm", ""), ("full", ""), ("gas", "rest"), ("gas", "rest-is")]
+    assert parts[:6] == [("gas", ""), ("graphfm", ""), ("mvs", ""), ("full", ""), ("gas", "rest"), ("gas", "rest-is")]
     auto = Config(dataset="cora", method="gas+rest", frequency="auto", history="disk", lr=0.5)
     assert auto.by_method("full") == Config(dataset="cora", method="full", lr=0.5)
 
@@ -252,7 +258,7 @@ def test_one_line_and_no_traceback(arguments: list[str], code: int, message: str
         (dict(refresh_order="oldest", refresh_mode="eval", method="gas+rest-is"),
          ["--refresh-order changes nothing: it belongs to method NAME+rest, and method is gas+rest-is"]),
         (dict(dtype="bfloat16", method="full"),
-         ["--dtype changes nothing: it belongs to method gas or graphfm, and method is full"]),
+         ["--dtype changes nothing: it belongs to method gas or graphfm or mvs, and method is full"]),
         (dict(theta=1.0, alpha=0.2, model="appnp"),
          ["--theta changes nothing: it belongs to model gcnii, and model is appnp"]),
         (dict(theta=1.0, alpha=0.2, model="sage"), []),
