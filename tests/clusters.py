@@ -1,4 +1,4 @@
-"""Graphs to be divided into clusters, and what is true of every partition."""
+"""Graphs to partition, and checks that hold for every partition."""
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ def from_kind(kind: str, n: int = 40) -> Graph:
 
 
 def planted(nodes: int = 3000, groups: int = 10, edges: int = 30_000, mixed: float = 0.1, seed: int = 0) -> Graph:
-    """Undirected; all but a share of the edges stay inside groups, whose nodes have ids far apart."""
+    """An undirected graph. All but a share of the edges stay inside groups. Ids of a group's nodes are far apart."""
     g = torch.Generator().manual_seed(seed)
     source = torch.randint(0, nodes, (edges,), generator=g)
     inside = (source + groups * torch.randint(0, nodes // groups, (edges,), generator=g)) % nodes

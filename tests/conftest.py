@@ -1,4 +1,4 @@
-"""What all tests share: Triton by its interpreter where there is no GPU, and memory that was not written filled with NaN."""
+"""Fixtures of all tests: Triton's interpreter if there is no GPU, and NaN in memory that is not written."""
 
 import os
 
@@ -35,7 +35,7 @@ def _poisoning(allocate: Callable[..., torch.Tensor]) -> Callable[..., torch.Ten
 
 @pytest.fixture(autouse=True)
 def poison_empty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A result row that no kernel wrote must not pass for one, whatever happened to be in memory."""
+    """Fill new memory with NaN, so that a row which no kernel writes makes a test fail."""
     monkeypatch.setattr(torch, "empty", _poisoning(torch.empty))
     monkeypatch.setattr(torch, "empty_like", _poisoning(torch.empty_like))
     monkeypatch.setattr(torch.Tensor, "new_empty", _poisoning(torch.Tensor.new_empty))
@@ -47,7 +47,7 @@ PLACES = [
         ("cpu", "triton"),
         id="interpreter",
         marks=[
-            pytest.mark.skipif(CUDA, reason="with a GPU at hand Triton's kernels are compiled for it, not interpreted"),
+            pytest.mark.skipif(CUDA, reason="if there is a GPU, Triton's kernels are compiled for it, not interpreted"),
             pytest.mark.thorough,
         ],
     ),

@@ -1,4 +1,4 @@
-"""Tiny tensors: a team of threads would only wait for each other, in tests and in the processes they start."""
+"""One thread for tests with tiny tensors, on which several threads would only wait for each other."""
 
 from collections.abc import Iterator
 

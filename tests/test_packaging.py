@@ -53,7 +53,7 @@ print(json.dumps(dict(
 
 
 class Environment:
-    """A new environment that borrows the packages of this one."""
+    """A new environment that sees the packages of this one."""
 
     def __init__(self, folder: Path) -> None:
         venv.create(folder, symlinks=True)
@@ -130,7 +130,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     expected = {path.relative_to(ROOT).as_posix() for path in package}
     expected |= {f"rest_triton/{path.relative_to(ROOT).as_posix()}" for path in (ROOT / "kernels").rglob("*.py")}
     assert expected | {"rest_triton/py.typed"} <= names
-    assert {"rest_triton/kernels/report.py", "rest_triton/kernels/gpu/__init__.py"} <= expected
+    assert "rest_triton/kernels/gpu/__init__.py" in expected
 
 
 def test_the_installed_wheel_works(installed: Environment) -> None:

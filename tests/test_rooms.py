@@ -1,4 +1,4 @@
-"""Imports point downwards: the picture in docs/design.md, held against the code."""
+"""Imports point downwards, as in the picture in docs/design.md."""
 
 import ast
 from pathlib import Path

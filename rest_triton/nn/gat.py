@@ -31,7 +31,7 @@ class Attention(Module):
     def forward(self, ctx: Context, dropout: float) -> Tensor:
         """[R, D]: attention of the computed rows over their neighbours, without the bias."""
         x, block = self.lin(ctx.neighbourhood()), ctx.block
-        by_head = x.view(len(x), self.heads, -1)
+        by_head = x.view(len(x), self.heads, self.att_src.shape[2])
         source = (by_head * self.att_src).sum(2)
         target = (by_head[: len(block.rows)] * self.att_dst).sum(2)
         halo = ctx.halo

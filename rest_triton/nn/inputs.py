@@ -89,9 +89,9 @@ class Inputs:
         return self._aggregated
 
     def mean_log_degree(self) -> Tensor:
-        """The mean over all nodes of ``log(degree + 1)``."""
+        """The mean over all nodes of ``log(degree + 1)``, isolated nodes counted as of degree 1."""
         if self._mean_log_degree is None:
-            self._mean_log_degree = (self.adj.rowptr.diff() + 1).log().mean().clamp_min(1e-6)
+            self._mean_log_degree = (self.adj.rowptr.diff().clamp_min(1) + 1).log().mean()
         return self._mean_log_degree
 
     def outside(self) -> Tensor:

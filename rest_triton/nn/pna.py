@@ -50,8 +50,9 @@ class PNA(HistoryGNN):
         z = aggregate(ctx.neighbourhood(), edges_of(ctx), len(ctx.block.rows))
         rows = ctx.block.rows.rows
         degree = ctx.adj.rowptr[rows + 1] - ctx.adj.rowptr[rows]
-        scale = ((degree + 1).log() / ctx.inputs.mean_log_degree()).unsqueeze(1)
-        amplified, attenuated = scale * z, z / scale.clamp_min(1e-6)
+        # A node without neighbours counts as one with one neighbour: its scale would be 0, and is divided by.
+        scale = ((degree.clamp_min(1) + 1).log() / ctx.inputs.mean_log_degree()).unsqueeze(1)
+        amplified, attenuated = scale * z, z / scale
         u = self.lins[layer](torch.cat([ctx.h, z, amplified, attenuated], 1))
         if layer == self.num_layers - 1:
             return u

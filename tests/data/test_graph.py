@@ -92,7 +92,7 @@ def test_adjacency(directed: bool) -> None:
         torch.testing.assert_close(out, (matrix @ X.double()).float())
         out.backward(X)
         torch.testing.assert_close(x.grad, (matrix.T @ X.double()).float())
-    with pytest.raises(ValueError, match="normalise is 'max'; it must be 'gcn', 'mean' or 'sum'"):
+    with pytest.raises(ValueError, match="normalise is 'max'; it must be 'gcn', 'mean', 'sum' or 'loops'"):
         graph.adjacency("max")
 
 

@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from rest_triton.config import Config
 from rest_triton.data.clusters import ClusterData, with_named_edges
-from rest_triton.data.graph import Graph, Normalisation
+from rest_triton.data.graph import Graph
 from rest_triton.history.history import History
 from rest_triton.history.streams import Streams
 from rest_triton.history.table import PinnedTable, Table, new_stamps
@@ -30,6 +30,9 @@ MODELS: dict[str, dict[str, Any]] = {
     "gcn-linear": dict(model="gcn", num_layers=2, drop_input=True, linear=True, residual=True),
     "gcnii": dict(model="gcnii", num_layers=4, drop_input=True),
     "gcnii-norm": dict(model="gcnii", num_layers=3, drop_input=True, shared_weights=False, batch_norm=True),
+    "gat": dict(model="gat", num_layers=3, heads=2),
+    "gin": dict(model="gin", num_layers=3),
+    "pna": dict(model="pna", num_layers=3),
 }
 
 
@@ -43,10 +46,10 @@ def graph(directed: bool = False) -> Graph:
     return Graph.from_edges(edges, NODES, symmetrise=not directed, x=x, y=y, **masks)
 
 
-def data(directed: bool, config: Config, normalise: Normalisation) -> ClusterData:
+def data(directed: bool, config: Config, kind: type[HistoryGNN]) -> ClusterData:
     made = graph(directed)
-    adj = made.adjacency(normalise)
-    adj = with_named_edges(adj) if config.edge_dropout > 0 else adj
+    adj = made.adjacency(kind.normalise)
+    adj = with_named_edges(adj) if config.edge_dropout > 0 or kind.drops_edges else adj
     assert isinstance(made.x, Tensor)
     x = made.x.to(config.device)
     return ClusterData(made, adj.to(config.device), x, PTR, torch.arange(NODES), made.fingerprint, "small")
@@ -89,7 +92,7 @@ class Run:
             dataset="small", device="cpu", num_parts=6, batch_size=2, hidden_channels=16, dropout=0.3, lr=0.02, method=method
         )
         self.config = Config(**(common | kind | settings))
-        self.data = data(directed, self.config, (model_named(self.config.model) if own is None else own).normalise)
+        self.data = data(directed, self.config, model_named(self.config.model) if own is None else own)
         made: Any = None if own is None else lambda in_channels, out_channels: own
         history = partial(FarHistory if far else History, streams=streams)
         self.trainer = Trainer(self.config, self.data, made, folder=folder, history=history)

@@ -89,7 +89,7 @@ def test_rows_are_fetched_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_failed_write_is_not_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the thread could not write is said by the next one that waits for it, and nothing more is written."""
+    """A failed write of the thread is raised by the next wait for it, and nothing more is written."""
     history = tables(tmp_path)
 
     def fail(*args: object) -> None:

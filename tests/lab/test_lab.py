@@ -27,7 +27,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def flags(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Of a study on a small graph, in an empty folder."""
+    """The command line of a study on a small graph, in an empty folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(command, "keep_freed_memory", lambda: True)
     return ["--dataset", SMALL, "--root", str(data), *TINY]
@@ -44,7 +44,7 @@ def lines(run: str) -> list[dict[str, Any]]:
 
 
 def test_a_killed_study_goes_on(flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """Killed within the second run: the first is not repeated, the second goes on from its checkpoint."""
+    """Killed in the second run: the first is not repeated, the second resumes from its checkpoint."""
     asked = ["error", *flags, "--epochs", "80", "--eval-every", "40", "--only", "^(gas|rest-f1)-s"]
     process = subprocess.Popen([sys.executable, "-m", "rest_triton.lab", *asked], stdout=subprocess.DEVNULL)
     while len(lines("rest-f1-s0")) <= 3 and process.poll() is None:
@@ -82,7 +82,7 @@ def test_gradients_are_measured_after_a_run(flags: list[str]) -> None:
 
 
 def test_a_process_of_its_own(flags: list[str]) -> None:
-    """Peak memory is the run's own."""
+    """Peak memory is that of the run alone."""
     command.main(["accumulation", *flags, "--epochs", "1", "--only", "^gas-s"])
     assert int(rows()["gas-s0"]["memory"]) > 2**20
     assert "seed 0: best validation" in Path("out/runs/gas-s0/log.txt").read_text()
@@ -101,7 +101,7 @@ def test_a_process_that_fails(
 def test_a_run_of_another_process_is_left_out(flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with claimed(Path("out/runs/gas-s0")):
         command.main(["error", *flags, "--epochs", "1", "--only", "^gas-s"])
-    assert "gas-s0 is being done by another process" in capsys.readouterr().err and rows() == {}
+    assert "gas-s0 is skipped: another process does it" in capsys.readouterr().err and rows() == {}
 
 
 def test_a_run_that_diverges_does_not_end_the_study(flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:

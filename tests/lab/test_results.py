@@ -1,4 +1,4 @@
-"""Tables, CSV files and pictures, from runs whose records are made up."""
+"""Tables, CSV files and pictures of runs with made-up records."""
 
 import csv
 import json
@@ -19,7 +19,7 @@ def plan(study: Study, out: Path, *, quick: bool = True, **flags: str) -> list[R
 
 
 def record(run: Run, tests: Sequence[float | None]) -> Run:
-    """Leave what training leaves. tests: the score of each epoch, None where it was not evaluated."""
+    """Write the files of a run. tests: the score of each epoch, None without evaluation."""
     lines = []
     for number, test in enumerate(tests, 1):
         line = dict(epoch=number, step=4 * number, steps=4, loss=None, age=float(number), memory=2**20 * number)
@@ -81,7 +81,7 @@ def test_columns_by_hand(tmp_path: Path) -> None:
 
 
 def test_gains_are_of_pairs_of_one_seed() -> None:
-    """Seeds that differ by ten points, methods by one in each of them: two spreads would hide it."""
+    """Seeds differ by ten points, methods by one point per seed: unpaired spreads would hide the gain."""
 
     def group(case: str, scores: dict[int, float]) -> list[Run]:
         config = plan(STUDIES["learning-rate"], Path())[0].config

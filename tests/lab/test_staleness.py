@@ -1,4 +1,4 @@
-"""How far histories are from the truth: zero where they are the truth, and by hand where they are not."""
+"""Staleness of histories: zero with fresh tables, and equal to values computed by hand with stale ones."""
 
 from functools import partial
 from pathlib import Path
@@ -49,7 +49,7 @@ def test_fresh_tables_are_not_stale(model: str) -> None:
 @pytest.mark.parametrize("given", ["cached", "exact"])
 @pytest.mark.parametrize("model", MODELS)
 def test_staleness_of_each_table_is_that_of_its_rows(model: str, given: str) -> None:
-    """Against activations that are watched in a forward over the whole graph."""
+    """Staleness equals the distance to activations of a forward over the whole graph."""
     if model == "gcn" and given == "exact":
         return
     trainer = begun(epochs=2, **MODELS[model], input=given)
@@ -88,7 +88,7 @@ def test_stale_scores_are_of_what_histories_predict() -> None:
 
 
 def test_measuring_leaves_no_trace(tmp_path: Path) -> None:
-    """Neither in tables, ages and statistics nor in files."""
+    """A measurement changes neither tables, ages and statistics nor files."""
     plain = begun(epochs=2, **MODELS["gcn"])
     looked = Trainer(settings(**MODELS["gcn"], history="disk"), small(), folder=tmp_path / "history")
     looked.begin()
@@ -124,7 +124,7 @@ def test_gradients_of_fresh_tables(model: str) -> None:
 
 @pytest.mark.parametrize("model", MODELS)
 def test_gradients_of_stale_tables(model: str) -> None:
-    """Against gradients by hand: of this trainer's batch, of one whose tables are filled, and of the whole graph."""
+    """Errors equal those of gradients by hand: of the batch, of the batch with fresh tables, and of the whole graph."""
     trainer = begun(epochs=2, **MODELS[model])
     filled, full = begun(**MODELS[model]), begun(**MODELS[model], method="full")
     for other in (filled, full):
@@ -154,7 +154,7 @@ def test_gradients_of_stale_tables(model: str) -> None:
 
 
 def aggregates(trainer: Trainer, filled: Trainer, batch: Batch) -> list[float]:
-    """By the dense adjacency, in which nodes of the batch have no column."""
+    """Computed with the dense adjacency, without the columns of the batch's nodes."""
     dense = dense_adjacency(trainer)[batch.rows]
     dense[:, batch.rows] = 0
     pairs = zip(trainer.history.tables, filled.history.tables, strict=True)
@@ -172,7 +172,7 @@ def dense_adjacency(trainer: Trainer) -> Tensor:
 def test_tables_on_disk_are_refused_for_gradients(tmp_path: Path) -> None:
     trainer = Trainer(settings(history="disk"), small(), folder=tmp_path / "history")
     trainer.begin()
-    with pytest.raises(ValueError, match=r"history is disk; .* give --history device"):
+    with pytest.raises(ValueError, match=r"history is disk, .* give --history device"):
         gradients_of(trainer)
     trainer.close()
 

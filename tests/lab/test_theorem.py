@@ -1,4 +1,4 @@
-"""Theorem 1 in numbers: its sums are bounds, and zero where nothing is stale."""
+"""Theorem 1: the measured sums are bounds, and zero without staleness."""
 
 from typing import Any
 
@@ -39,7 +39,7 @@ def test_both_sums_are_above_the_error_of_the_results(model: str) -> None:
 
 
 def test_the_sum_by_hand() -> None:
-    """Each term goes through its own layer, all later ones and what is after the last."""
+    """Each term is multiplied by the constants of its layer, of all later ones and of the tail."""
     two = Constants([2.0, 3.0], tail=5.0, adjacency=7.0)
     assert two.total([1.0, 0.0]) == 5 * 3 * 7 * 2 and two.total([0.0, 1.0]) == 5 * 3
     assert two.total([1.0, 1.0]) == two.total([1.0, 0.0]) + two.total([0.0, 1.0]) and two.total([0.0, 0.0]) == 0

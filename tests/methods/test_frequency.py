@@ -104,9 +104,9 @@ def test_drift_is_kept_by_refreshing_as_often_as_rows_move(pace: float) -> None:
     if pace == 0.001:
         assert refreshes < 0.05  # they never move by the target
     else:
-        # Two and a half steps make the target. Nobody waits for much longer, and nobody is refreshed at every step.
+        # Rows reach the target in two and a half steps. No row waits much longer, and none is refreshed at every step.
         assert 0.5 < refreshes < 5.0
-        assert sum(drifts[-80:]) / 80 < 0.12  # of who waits longest; 0.2 without
+        assert sum(drifts[-80:]) / 80 < 0.12  # of the oldest rows; 0.2 without refreshes
 
 
 def test_drift_settles_between_nothing_and_everyone() -> None:

@@ -13,7 +13,7 @@ def csr(source: Tensor, target: Tensor, n: int) -> tuple[Tensor, Tensor]:
 
 
 def random(n: int = 40, edges: int = 150, seed: int = 0, hub: int = 0) -> tuple[Tensor, Tensor]:
-    """Directed; duplicate edges, self-loops, isolated nodes and empty rows all occur (asserted). Node 0 gets
+    """A directed graph with duplicate edges, self-loops, isolated nodes and empty rows (asserted). Node 0 gets
     ``hub`` more."""
     g = torch.Generator().manual_seed(seed)
     busy = n * 3 // 4  # the last quarter has no edges at all

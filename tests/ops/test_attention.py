@@ -171,7 +171,7 @@ def test_against_the_definition(name: str, place: torch.device) -> None:
 
 @pytest.mark.parametrize("name", ["3x1", "4x32", "everything", "no-history", "no-x", "staging-slots", "dropout-named"])
 def test_definition_against_loops(name: str) -> None:
-    """The definition itself, against the formula written as loops over Python numbers."""
+    """The definition equals the formula as loops over Python numbers."""
     case = CASES[name]
     task = problem(case)
     with use_backend("torch"):
@@ -221,7 +221,7 @@ def test_gradcheck_of_the_definition(name: str) -> None:
 
 @pytest.mark.parametrize("heads", [1, 4])
 def test_against_gatconv(heads: int, place: torch.device) -> None:
-    """On a whole graph with self-loops, all rows fresh: PyG's layer, result and the gradients of its parameters."""
+    """Result and gradients of the parameters equal those of PyG's layer on a whole graph with self-loops."""
     pyg = pytest.importorskip("torch_geometric.nn")
     torch.manual_seed(3)
     n, channels = 40, 6
@@ -251,7 +251,7 @@ def test_a_hub_of_degree_10000(heads: int, channels: int, dropout: float) -> Non
 
 
 def test_a_hub_whose_scores_rise() -> None:
-    """Each window of the row has larger scores than all before: what was summed is scaled down every time."""
+    """Each window of the row has larger scores than all before, so that the sums are rescaled every time."""
     task = problem(Case(graph="star", n=5001, share=1.0, history=None, heads=2))
     task.tensors["x_score"][task.rows.argsort()] = torch.linspace(-30, 30, 5001)[:, None].expand(-1, 2).clone()
     against_the_definition(task, CPU)
@@ -311,7 +311,7 @@ def test_rows_without_neighbours_are_zero(place: torch.device) -> None:
 
 
 def test_dropout_leaves_its_share_of_every_head() -> None:
-    """All rows are ones: a head's result is the sum of its alphas that passed, 1 on average."""
+    """With rows of ones a head's result is the sum of its kept alphas, which is 1 on average."""
     rowptr, col = KINDS["star"](4001)
     zero = torch.zeros(1, dtype=torch.int64)
     position = ~torch.arange(4001, dtype=torch.int32)
@@ -323,7 +323,7 @@ def test_dropout_leaves_its_share_of_every_head() -> None:
 
 
 def test_rows_of_other_nodes_are_not_read(place: torch.device) -> None:
-    """Only neighbours are touched: NaN everywhere else in x, history and their scores changes nothing."""
+    """Only neighbours are read: NaN in all other rows of x, history and their scores has no effect."""
     task = problem(PLAIN)
     edges = torch.cat([torch.arange(int(task.adj.rowptr[g]), int(task.adj.rowptr[g + 1])) for g in task.rows])
     read = task.position[task.adj.col[edges].long()].long()
@@ -337,7 +337,7 @@ def test_rows_of_other_nodes_are_not_read(place: torch.device) -> None:
 
 
 def test_gradients_of_some_inputs_only(place: torch.device) -> None:
-    """row_score alone needs no reverse; the others come one by one as they come together."""
+    """Gradients of one input equal those of all inputs together. row_score alone needs no reverse."""
     task = problem(PLAIN)
     full = task.run(None, place)
     grad = task.grad(full["out"])

@@ -1,4 +1,4 @@
-"""What only the CPU kernels have: threads, the cache of compiled code, huge tables, random graphs in numbers."""
+"""The CPU kernels: threads, the cache of compiled code, huge tables, many random graphs."""
 
 import ctypes
 import os
@@ -56,7 +56,7 @@ def test_random_batches(batch: Any, dropout: float) -> None:
 @pytest.mark.parametrize("options", [{}, {"edge_dropout": 0.5, "seed": 3}], ids=["plain", "dropout"])
 @pytest.mark.parametrize("history", [torch.float32, torch.bfloat16])
 def test_windows_of_edges(history: torch.dtype, options: dict) -> None:
-    """Rows that fill a window of 1024 edges just so, by one more or less, several times over, and rows that share one."""
+    """Rows with as many edges as a window of 1024, one more or less, several times as many, and rows that share one."""
     degrees = [0, 1, 1023, 1, 1024, 0, 1025, 2048, 2049, 15, 16, 17, 1008, *[300] * 20, 0, 5000, 3]
     n, g = 6000, torch.Generator().manual_seed(0)
     degree = torch.zeros(n, dtype=torch.int64)
@@ -76,7 +76,7 @@ def test_windows_of_edges(history: torch.dtype, options: dict) -> None:
 
 @pytest.mark.large
 def test_tables_beyond_two_to_the_31_elements(place: torch.device) -> None:
-    """Read and written at the far end. The table is never touched elsewhere: 4.3 GB of addresses, a few pages of memory."""
+    """The last rows of a table of 4.3 GB are read and written. Only these pages take memory."""
     width, count = 256, 2**31 // 256 + 1000
     table = torch.empty(count, width, dtype=torch.bfloat16, device=place)
     assert table.numel() > 2**31
@@ -93,7 +93,7 @@ def test_tables_beyond_two_to_the_31_elements(place: torch.device) -> None:
 
 
 def test_runs_on_torchs_threads(threads: Any) -> None:
-    """A task is started once per thread of torch, whatever that number is now."""
+    """A launch starts a task once per thread of torch, also after that number changes."""
     assert pool.openmp_entry() is not None, "torch's OpenMP was not found: kernels run on Python threads"
     for count in (1, 2, 4):
         threads(count)
@@ -129,7 +129,7 @@ def test_works_without_openmp(threads: Any, monkeypatch: pytest.MonkeyPatch) -> 
 def test_large_rows_go_past_the_caches(
     dtype: torch.dtype, width: int, offset: int, monkeypatch: pytest.MonkeyPatch, threads: Callable[[int], None]
 ) -> None:
-    """Whole aligned lines are streamed, all others are not: the same rows in any case."""
+    """Streaming stores, used for whole aligned cache lines only, do not change the result."""
     streamed = []
     monkeypatch.setattr(rows_module, "STREAM_FROM", 0)
     launch = rows_module.gather_task.launch
@@ -154,7 +154,7 @@ def test_large_rows_go_past_the_caches(
 
 
 def _starts() -> int:
-    """How many times a task's function is entered by one launch."""
+    """The number of calls of a task's function by one launch."""
     calls = []
     counter = pool._CTask(lambda block: calls.append(block))
     block = ctypes.c_int64(0)
@@ -198,7 +198,7 @@ def test_compiled_once_and_cached(tmp_path: Path) -> None:
 
 
 def test_cache_follows_the_sources(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Numba alone would miss a change in a file that a kernel only calls into."""
+    """A change in a file that a kernel calls into recompiles the kernel. Numba's own cache would miss it."""
     package = tmp_path / "kernels" / "cpu"
     package.mkdir(parents=True)
     (package / "pool.py").write_text("a")
@@ -209,7 +209,7 @@ def test_cache_follows_the_sources(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
 
 
 def test_cost_of_a_launch() -> None:
-    """A launch is microseconds: no process, no pool, no recompilation."""
+    """A launch takes microseconds: it starts no process or pool and compiles nothing."""
     adj = Adjacency(torch.tensor([0, 0]), torch.zeros(0, dtype=torch.int32))
     rows, position, table = torch.zeros(1, dtype=torch.int64), torch.tensor([-1], dtype=torch.int32), torch.zeros(1, 4)
     history_spmm(adj, rows, position, None, table)

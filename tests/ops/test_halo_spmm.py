@@ -13,7 +13,7 @@ N, D = 40, 5
 
 
 def graph(directed: bool, seed: int = 0) -> Adjacency:
-    """With duplicate edges, a hub, empty rows and isolated nodes."""
+    """A graph with duplicate edges, a hub, empty rows and isolated nodes."""
     g = torch.Generator().manual_seed(seed)
     degree = torch.randint(0, 5, (N,), generator=g)
     degree[3], degree[7:10] = 30, 0
@@ -42,7 +42,7 @@ CASES = {"-".join(map(str, chosen.values())): chosen for chosen in pairwise(ANY)
 
 @pytest.mark.parametrize("name", CASES)
 def test_gradients_of_the_halo(name: str, place: torch.device) -> None:
-    """The same as the definition with a batch of all nodes, of whose result only the rows count."""
+    """The definition with a batch of all nodes, of which the result has only ``rows``."""
     directed, edge_dropout, alpha, size = CASES[name].values()
     adj = graph(directed).to(place)
     rows = torch.randperm(N, generator=torch.Generator().manual_seed(1))[:size].to(place)

@@ -1,4 +1,4 @@
-"""Dropout's hash: the same on every backend, and good enough as a coin."""
+"""Dropout's hash: the same on every backend, with the statistics of independent draws."""
 
 import pytest
 import torch
@@ -43,7 +43,7 @@ def test_every_backend_drops_the_same_features(seed: int, place: torch.device) -
 
 @pytest.mark.parametrize("seed", [1, -(2**63)])
 def test_every_backend_drops_the_same_edges(seed: int, place: torch.device) -> None:
-    """A node with one edge each: the result is 0 just where the edge is dropped."""
+    """Each node has one edge, so its result is 0 exactly if the edge is dropped."""
     n = 50
     adj = Adjacency(torch.arange(n + 1, device=place), torch.arange(n, device=place))
     nodes, position = torch.arange(n, device=place), torch.arange(n, dtype=torch.int32, device=place)
@@ -64,7 +64,7 @@ def test_rate(p: float) -> None:
 
 
 def test_no_correlation_between_neighbours_and_seeds() -> None:
-    """Rows, features and seeds side by side are what a training run draws."""
+    """Draws for adjacent rows, features and seeds, as in training, are uncorrelated."""
     coins = torch.stack([feature_kept(s, torch.arange(1000), 128, 0.5) for s in range(4)]).double() - 0.5
     for lag in (1, 2, 3):
         for dim in (0, 1, 2):

@@ -1,4 +1,4 @@
-"""The ops as torch sees them: schema, fake, autograd, torch.compile, and dispatch when a table lies elsewhere."""
+"""Registration with torch: schema, fake, autograd, torch.compile, and dispatch for a table on another device."""
 
 import shutil
 from collections.abc import Callable
@@ -46,7 +46,7 @@ def spmm_arguments(x_grad: bool, weights: bool) -> tuple:
     return (
         adj.rowptr, adj.col, None, None, None, 0, back.rowptr, back.col, back.edge_id, None, None, 0,
         adj.row_scale, adj.col_scale, weight, rows, position, x.requires_grad_(x_grad), history, residual, None,
-        0.7, 0.3, 0.2, 11, torch.float32,
+        None, None, 0.7, 0.3, 0.2, 11, torch.float32,
     )  # fmt: skip
 
 
@@ -57,7 +57,7 @@ def attention_arguments(grad: bool) -> tuple:
     x, x_score, row_score = (t.requires_grad_(grad) for t in (x, torch.randn(25, 3), torch.randn(25, 3)))
     return (
         adj.rowptr, adj.col, None, None, None, 0, back.rowptr, back.col, back.edge_id, None, None, 0, rows, position,
-        x, x_score, row_score, history, torch.randn(40, 3), 0.2, 0.3, 11,
+        x, x_score, row_score, history, torch.randn(40, 3), None, None, 0.2, 0.3, 11,
     )  # fmt: skip
 
 
@@ -79,11 +79,11 @@ SAMPLES: dict[str, Callable[[], tuple[Any, tuple]]] = {
     "attention-grad": lambda: (OPS.history_attention, attention_arguments(True)),
     "attention-row-grad": lambda: (
         OPS.history_attention_row_grad,
-        (*(a := attention_arguments(False))[:6], *a[12:19], torch.rand(25, 6), torch.randn(25, 6), *a[19:]),
+        (*(a := attention_arguments(False))[:6], *a[12:19], torch.rand(25, 6), torch.randn(25, 6), *a[21:]),
     ),
     "attention-source-grad": lambda: (
         OPS.history_attention_source_grad,
-        (*(a := attention_arguments(False))[6:12], *a[12:16], torch.rand(25, 12), torch.randn(25, 6), *a[19:]),
+        (*(a := attention_arguments(False))[6:12], *a[12:16], torch.rand(25, 12), torch.randn(25, 6), *a[21:]),
     ),
     "activate": lambda: (OPS.activate, activate_arguments(False)),
     "activate-grad": lambda: (OPS.activate, activate_arguments(True)),
@@ -231,7 +231,7 @@ def test_compiled_halo() -> None:
 
 
 def test_table_in_host_memory_beside_a_gpu_runs_on_the_gpu() -> None:
-    """Without a GPU, on descriptions of tensors: rows on cuda, table on the CPU, result on cuda."""
+    """With fake tensors, without a GPU: rows on cuda and a table on the CPU give a result on cuda."""
     with FakeTensorMode():
         table = torch.empty(100, 8)
         index = torch.empty(7, dtype=torch.int64, device="cuda")
@@ -239,7 +239,7 @@ def test_table_in_host_memory_beside_a_gpu_runs_on_the_gpu() -> None:
         position, rowptr = (torch.empty(n, dtype=d, device="cuda") for n, d in ((100, torch.int32), (101, torch.int64)))
         out = OPS.history_spmm(
             rowptr, torch.empty(50, dtype=torch.int32, device="cuda"), *[None] * 3, 0, *[None] * 5, 0, *[None] * 3, index,
-            position, torch.empty(7, 8, device="cuda"), table, None, None, 1.0, 0.0, 0.0, 0, torch.float32,
+            position, torch.empty(7, 8, device="cuda"), table, *[None] * 4, 1.0, 0.0, 0.0, 0, torch.float32,
         )  # fmt: skip
         assert out.device.type == "cuda" and out.shape == (7, 8)
         h = torch.empty(7, 8, device="cuda")
@@ -247,7 +247,7 @@ def test_table_in_host_memory_beside_a_gpu_runs_on_the_gpu() -> None:
 
 
 def test_dispatcher_prefers_the_gpu() -> None:
-    """What decides it: the dispatcher takes the highest backend among all arguments, and CUDA stands above the CPU."""
+    """The dispatcher takes the highest backend among all arguments, and CUDA is above the CPU."""
     cpu, gpu = (torch._C.DispatchKeySet(k) for k in (torch._C.DispatchKey.CPU, torch._C.DispatchKey.CUDA))
     assert (cpu | gpu).highestPriorityTypeId() == torch._C.DispatchKey.CUDA
 

@@ -55,7 +55,7 @@ def test_gather_strided_and_empty(place: torch.device) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_gradient_of_gather(dtype: torch.dtype, place: torch.device) -> None:
-    """Rows that were read twice get the sum of both gradients, added in float32."""
+    """A row that is read twice gets the sum of both gradients, in float32."""
     g = torch.Generator().manual_seed(2)
     values, grad = torch.randn(10, 5, generator=g).to(dtype), torch.randn(3, 5, generator=g)
     index = torch.tensor([3, 3, 0])

@@ -53,7 +53,7 @@ ANY = dict(
 
 
 def never(chosen: dict[str, Any]) -> bool:
-    """No source at all; or a staging buffer, which holds the halo only, and no rows of the batch beside it."""
+    """Whether a case has no x, and no history or only a staging buffer, which holds only the halo."""
     return chosen.get("x", F32) is None and (chosen.get("history", F32) is None or chosen.get("staged", False))
 
 
@@ -200,7 +200,7 @@ def test_against_the_definition(name: str, place: torch.device) -> None:
 
 @pytest.mark.parametrize("name", ["plain", "edge-weight", "everything", "no-history", "grad-history", "staging-slots"])
 def test_definition_against_loops(name: str) -> None:
-    """The definition itself, against the formula written as loops over Python numbers."""
+    """The definition equals the formula as loops over Python numbers."""
     case = CASES[name]
     task = problem(case)
     with use_backend("torch"):
@@ -246,7 +246,7 @@ def test_gradcheck_of_the_definition(name: str) -> None:
 
 
 def test_double_backward(place: torch.device) -> None:
-    """The backward of the op is the op: it can be differentiated again."""
+    """The backward is the same op on the reverse graph, so it can be differentiated again."""
     task = problem(replace(PLAIN, width=3, graph="random", n=40))
 
     def second(precision: torch.dtype, device: torch.device) -> Tensor:
@@ -277,7 +277,7 @@ def test_a_hub_of_degree_10000(history: torch.dtype) -> None:
 
 @pytest.mark.parametrize("name", ["plain", "everything", "no-x"])
 def test_rows_split_at_hubs(name: str, place: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a hub at five edges and segments of four, most rows are split: the results stay."""
+    """With hubs from five edges on and segments of four, most rows are split, and results do not change."""
     from rest_triton.kernels import gpu
     from rest_triton.ops import adjacency
 
@@ -312,7 +312,7 @@ def test_bitwise_repeatable_on_any_number_of_threads(name: str, place: torch.dev
 
 
 def test_row_does_not_depend_on_the_batch_around_it(place: torch.device) -> None:
-    """With exact histories a row's bits are the same alone, in a batch, and with all nodes."""
+    """With exact histories a row is bitwise the same alone, in a batch, and with all nodes."""
     task = problem(replace(PLAIN, share=1.0, width=47))
     table = torch.empty(PLAIN.n, 47)
     table[task.rows] = task.tensors["x"]
@@ -325,14 +325,14 @@ def test_row_does_not_depend_on_the_batch_around_it(place: torch.device) -> None
 
 
 def test_a_dropped_edge_hides_what_is_behind_it(place: torch.device) -> None:
-    """Dropped means not read: a NaN in the table behind it does not leak."""
+    """A dropped edge is not read: NaN in its row of the table does not reach the result."""
     task = problem(replace(PLAIN, x=None, edge_dropout=1.0))
     task.tensors["history"].fill_(torch.nan)
     assert torch.equal(task.run(None, place)["out"].cpu(), torch.zeros(len(task.rows), 32))
 
 
 def test_a_neighbour_without_a_source_weighs_nothing(place: torch.device) -> None:
-    """Also where its scale is infinite, as that of an isolated node may be."""
+    """A neighbour without a source counts as zero, also if its scale is infinite, as for an isolated node."""
     task = problem(CASES["no-history"])
     expected = task.run(None, place)
     assert task.adj.col_scale is not None
@@ -341,7 +341,7 @@ def test_a_neighbour_without_a_source_weighs_nothing(place: torch.device) -> Non
 
 
 def test_rows_of_other_nodes_are_not_read(place: torch.device) -> None:
-    """Only neighbours are touched: NaN everywhere else in x and history changes nothing."""
+    """Only neighbours are read: NaN in all other rows of x and history has no effect."""
     task = problem(PLAIN)
     degree = task.adj.rowptr[task.rows + 1] - task.adj.rowptr[task.rows]
     edges = torch.cat([torch.arange(int(task.adj.rowptr[g]), int(task.adj.rowptr[g + 1])) for g in task.rows])
@@ -357,7 +357,7 @@ def test_rows_of_other_nodes_are_not_read(place: torch.device) -> None:
 
 
 def test_gradient_is_refused_after_leaving_the_batch() -> None:
-    """Backward reads the position map again: autograd notices that it was changed in between."""
+    """Autograd notices a change of the position map before backward, which reads it again."""
     task = problem(PLAIN)
     x = task.tensors["x"].requires_grad_()
     out = history_spmm(task.adj.with_reverse(), task.rows, task.position, x, task.tensors["history"])

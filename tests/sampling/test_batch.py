@@ -1,4 +1,4 @@
-"""Batches and their maps."""
+"""Batches and their position maps."""
 
 import pytest
 import torch
@@ -80,7 +80,7 @@ def test_enter_and_leave(kind: str) -> None:
 
 
 def test_two_batches_at_once() -> None:
-    """They overlap, one enters and leaves within the other, then they leave in the order in which they came."""
+    """Maps of overlapping batches: one enters and leaves within the other, then they leave in the order of entry."""
     maps, batches = PositionMaps(N), ClusterLoader(PTR, 6)
     training, refresh = batches.batch([0, 3]), batches.batch([3, 4])
     with maps.enter(training) as first:

@@ -21,7 +21,7 @@ Result = subprocess.CompletedProcess[str]
 
 
 def run(*arguments: str, cwd: Path) -> Result:
-    """``python`` with these arguments. Nothing waits for a person: there is no input."""
+    """Run ``python`` with these arguments and without input."""
     return subprocess.run(
         [sys.executable, *arguments], cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120
     )
@@ -47,14 +47,14 @@ def flags(*arguments: str, dataset: str = SMALL, epochs: int = 3) -> list[str]:
 
 
 def side_by_side(**commands: Any) -> dict[str, Result]:
-    """The results of calls, two at a time: most of a small run is the start of Python."""
+    """The results of calls, two at a time, as a small run spends most of its time on the start of Python."""
     with ThreadPoolExecutor(2) as pool:
         begun = {name: pool.submit(command) for name, command in commands.items()}
     return {name: result.result() for name, result in begun.items()}
 
 
 def folder_in(result: Result, cwd: Path) -> Path:
-    """Where a run says that its results are."""
+    """The folder of results in a run's output."""
     assert result.returncode == 0, result.stderr
     return cwd / next(line for line in result.stdout.splitlines() if line.startswith("results in ")).split(" ", 2)[2]
 
@@ -68,7 +68,7 @@ def summary(folder: Path) -> dict[str, Any]:
 
 
 def write_graph(path: Path, *, several: bool = False) -> dict[str, Any]:
-    """An .npz whose labels can be learnt, in an order that tells nothing. Some labels of the test are not known."""
+    """An .npz with learnable labels, in random order. Some labels of test nodes are unknown."""
     draw = np.random.default_rng(0)
     kind = draw.integers(0, CLASSES, NODES)
     of_kind = [np.flatnonzero(kind == c) for c in range(CLASSES)]

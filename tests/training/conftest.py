@@ -17,5 +17,5 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Data:
 
 @pytest.fixture
 def without_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs whose figures are compared need no report."""
+    """Leave reports out of runs that are only compared."""
     monkeypatch.setattr(session, "write_report", lambda path: None)

@@ -1,4 +1,4 @@
-"""A small graph as a run has it, without files."""
+"""A small graph as the data of a run, without files."""
 
 from typing import Any
 
@@ -7,13 +7,15 @@ from torch import Tensor
 
 from rest_triton.config import Config
 from rest_triton.data.clusters import ClusterData, with_named_edges
-from rest_triton.data.graph import Graph
+from rest_triton.data.graph import Graph, Normalisation
 
 NODES, FEATURES, CLASSES = 240, 12, 5
 PTR = torch.tensor([0, 30, 61, 95, 120, 150, 181, 215, 240])
 
 
-def small(*, seed: int = 0, directed: bool = False, only: int | None = None) -> ClusterData:
+def small(
+    *, seed: int = 0, directed: bool = False, only: int | None = None, normalise: Normalisation = "gcn"
+) -> ClusterData:
     """Eight clusters. only: all training nodes are in this one."""
     g = torch.Generator().manual_seed(seed)
     y = torch.randint(0, CLASSES, (NODES,), generator=g)
@@ -31,12 +33,12 @@ def small(*, seed: int = 0, directed: bool = False, only: int | None = None) -> 
         test_mask=~train & (part >= 0.75),
     )  # fmt: skip
     return ClusterData(
-        graph, with_named_edges(graph.adjacency("gcn")), x, PTR, torch.arange(NODES), graph.fingerprint, "a small graph"
+        graph, with_named_edges(graph.adjacency(normalise)), x, PTR, torch.arange(NODES), graph.fingerprint, "a small graph"
     )
 
 
 def settings(**changes: Any) -> Config:
-    """Of a run on it."""
+    """The configuration of a run on this graph."""
     few: dict[str, Any] = dict(
         dataset="small", device="cpu", num_parts=8, batch_size=2, hidden_channels=16, num_layers=3, lr=0.02
     )

@@ -1,4 +1,4 @@
-"""Small runs that are stopped and taken up again, for tests."""
+"""Small runs that are stopped and resumed, for tests."""
 
 import json
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ OF_THE_MACHINE = {"seconds", "time", "memory"}
 
 
 def write_graph(path: Path, seed: int = 0) -> Path:
-    """A graph from which labels can be learnt, so that the best validation score is another one every few epochs."""
+    """A graph with learnable labels: the best validation score changes every few epochs."""
     draw = np.random.default_rng(seed)
     y = np.sort(draw.integers(0, CLASSES, NODES))  # most neighbours, which have near ids, are of the same class
     x = draw.normal(size=(NODES, FEATURES)) + np.eye(CLASSES, FEATURES)[y]
@@ -48,7 +48,7 @@ class Data:
         return config_in(self.folder, **changes)
 
     def run(self, config: Config, path: Path, resume: Path | None = None, **more: Any) -> session.Run:
-        """A run that has come to its end."""
+        """A finished run."""
         made = session.Run(config, self.loaded, path, resume=resume, **more)
         made.run()
         return made
@@ -63,7 +63,7 @@ def config_in(folder: Path, **changes: Any) -> Config:
 
 
 def records(path: Path) -> list[dict[str, Any]]:
-    """What metrics.jsonl says of each epoch, but for the machine's part; floats are compared exactly."""
+    """The epochs of metrics.jsonl without times and memory. Floats are compared exactly."""
     lines = (path / "metrics.jsonl").read_text().splitlines()
     return [{k: v for k, v in json.loads(line).items() if k not in OF_THE_MACHINE} for line in lines]
 
@@ -87,7 +87,7 @@ def state_in(path: Path) -> dict[str, Any]:
 
 
 def same(a: Any, b: Any) -> bool:
-    """Bit by bit, at any depth."""
+    """Whether two nested values are bitwise equal."""
     if isinstance(a, Tensor):
         return isinstance(b, Tensor) and a.dtype == b.dtype and torch.equal(a, b)
     if isinstance(a, dict):

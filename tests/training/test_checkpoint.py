@@ -1,4 +1,4 @@
-"""Checkpoints hold everything: a run that was stopped and taken up again is the same run, bit by bit."""
+"""Checkpoints are complete: a stopped and resumed run is bitwise equal to an uninterrupted one."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -43,7 +43,7 @@ def test_everything_is_in_it(order: str, data: Data, tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_with_old_names(data: Data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a run of before its settings were renamed: it is read, and of this run."""
+    """A checkpoint with old names of settings is read and belongs to this run."""
     old = {new: name for name, new in RENAMED.items()}
     config = data.config(epochs=1)
     with monkeypatch.context() as before:
@@ -87,7 +87,7 @@ def test_six_epochs_are_three_and_three(case: str, model: str, place: str, data:
 
 
 def compare(whole: session.Run, parts: session.Run) -> None:
-    """Figures of all epochs, weights, optimizer, iterators, and tables with their stamps."""
+    """Metrics of all epochs, weights, optimizer, iterators, tables and stamps are equal."""
     assert records(whole.directory.path) == records(parts.directory.path)
     assert same(state_in(whole.directory.path), state_in(parts.directory.path))
     assert same(whole.trainer.state(), parts.trainer.state())
@@ -109,7 +109,7 @@ def test_with_everything_that_keeps_count(tmp_path: Path) -> None:
 
 
 def stop_in(epoch: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C after the first batch of an epoch."""
+    """Interrupt the run after the first batch of an epoch."""
     real = Trainer.update
 
     def update(trainer: Trainer, *arguments: Any) -> Any:
@@ -126,7 +126,7 @@ def stop_in(epoch: int, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_stopped_in_the_middle(
     epoch: int, taken_up: int, place: str, data: Data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It goes on from the last checkpoint, or from the beginning where there is none; what was done since is done again."""
+    """A run resumes from the last checkpoint, or from the beginning without one, and repeats the steps since then."""
     config = data.config(checkpoint_every=2, history=place, run_dir=str(tmp_path / "parts"))
     whole = data.run(config, tmp_path / "whole")
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
@@ -152,7 +152,7 @@ def test_seconds_add_up(data: Data, tmp_path: Path) -> None:
 @pytest.mark.parametrize("place", ["device", "disk"])
 @pytest.mark.parametrize("lost", [False, True], ids=["not saved", "lost"])
 def test_without_tables(lost: bool, place: str, data: Data, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """They are filled by an exact pass, which is said; the run goes on, though not as it would have."""
+    """Without saved tables an exact pass fills them, a notice is printed, and the run continues with other losses."""
     config = data.config(history=place, save_history=lost)
     data.run(config, tmp_path / "whole")
     data.run(config.changed(epochs=3), tmp_path / "parts")
@@ -214,7 +214,7 @@ def test_the_newest_two_and_the_best_are_kept(saved: bool, data: Data, tmp_path:
 
 
 def test_a_million_epochs(tmp_path: Path) -> None:
-    """The newest is that of the highest number, also where it has one digit more."""
+    """The newest checkpoint has the highest number, also if the number has one digit more."""
     paths = [checkpoint.epoch_path(tmp_path, n) for n in (2, 999_999, 1_000_000, 1_000_001)]
     for path in (*reversed(paths), tmp_path / "epoch-12.pt", tmp_path / "epoch-000003.pt.partial-1", tmp_path / "best.pt"):
         path.touch()
@@ -224,7 +224,7 @@ def test_a_million_epochs(tmp_path: Path) -> None:
 
 
 def test_going_back_undoes_what_came_later(data: Data, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """From an earlier checkpoint: those after it are of epochs that are no more, and do not push out the new ones."""
+    """A resume from an earlier checkpoint removes the later ones, so that they do not replace the new ones."""
     whole = data.run(data.config(), tmp_path / "whole")
     data.run(data.config(checkpoint_every=2), tmp_path / "parts")
     assert names(tmp_path / "parts") == kept(4, 6)
@@ -244,7 +244,7 @@ def test_beginning_anew_in_the_same_folder(data: Data, tmp_path: Path) -> None:
 
 
 def test_the_best_is_what_best_pt_holds(data: Data, tmp_path: Path) -> None:
-    """Also if it was written in an epoch that is undone, and that does not come again just so, without tables."""
+    """best.pt stays the best, also if its epoch is computed again with another score, as happens without tables."""
     config = data.config(save_history=False)
     data.run(config, tmp_path)
     good = tmp_path / "checkpoints" / "best.pt"
@@ -259,7 +259,7 @@ def test_the_best_is_what_best_pt_holds(data: Data, tmp_path: Path) -> None:
 
 
 def test_tables_move(data: Data, tmp_path: Path) -> None:
-    """Where tables are does not make it another run."""
+    """The place of the tables may change in a resumed run."""
     whole = data.run(data.config(), tmp_path / "whole")
     for before, after in (("device", "disk"), ("disk", "device")):
         folder = tmp_path / after

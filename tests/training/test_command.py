@@ -1,4 +1,4 @@
-"""The training command, as a person runs it."""
+"""The training command in a process."""
 
 import json
 import re
@@ -44,7 +44,7 @@ class SAGE(HistoryGNN):
 
 @pytest.fixture(scope="module")
 def cwd(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a prepared graph: what runs side by side would otherwise prepare it twice."""
+    """A folder with a prepared graph, so that concurrent runs do not prepare it twice."""
     folder = tmp_path_factory.mktemp("training")
     partition(load(SMALL, folder / "data"), 6, root=folder / "data")
     return folder
@@ -171,7 +171,7 @@ def test_each_method(finished: dict[str, Result], cwd: Path) -> None:
 
 
 def test_a_new_run_has_a_new_folder(finished: dict[str, Result], cwd: Path, refused: Refused) -> None:
-    """Two that began at the same moment, one that is there."""
+    """Two runs that start at the same time get different folders, and an existing folder is not taken."""
     folders = {folder_in(finished[name], cwd) for name in ("gas", "other")}
     assert sorted(folder.name[-6:] for folder in folders) == ["-gas-1", "-gas-2"]
     assert refused("--dataset", SMALL, *FEW, "--run-dir", "rest") == (
@@ -250,7 +250,7 @@ def test_masks_without_a_node(mask: str, cwd: Path, refused: Refused) -> None:
 
 
 def test_few_training_nodes_and_no_test(cwd: Path, refused: Refused, capsys: pytest.CaptureFixture[str]) -> None:
-    """Epochs of one cluster, most of which have nothing to learn from."""
+    """Epochs of one cluster, most of them without a training node."""
     arrays = write_graph(cwd / "few.npz")
     arrays["train_mask"] &= np.cumsum(arrays["train_mask"]) == 1
     np.savez(cwd / "few.npz", **{name: value for name, value in arrays.items() if name != "test_mask"})

@@ -1,4 +1,4 @@
-"""Command lines, as a person runs them."""
+"""The other commands in a process."""
 
 import signal
 import subprocess
@@ -10,15 +10,14 @@ import pytest
 
 from rest_triton.prepare import main
 
-from .commands import here, run
+from .commands import here
 
 SMALL = "synthetic:nodes=1500,edges=12000,features=16,classes=4"
 
 
 def test_prepare(tmp_path: Path) -> None:
-    """In a process of its own, then once more in this one."""
     arguments = ["--dataset", SMALL, "--num-parts", "6", "--method", "stream"]
-    first = run("-m", "rest_triton.prepare", *arguments, cwd=tmp_path)
+    first = here(main, *arguments, cwd=tmp_path)
     assert first.returncode == 0 and first.stderr == ""
     assert "1,500 nodes, 1" in first.stdout and "degree: mean 8.0" in first.stdout and "6 clusters by stream" in first.stdout
     assert (tmp_path / "data" / "prepared").is_dir() and len(list((tmp_path / "data" / "partitions").iterdir())) == 1
@@ -44,7 +43,7 @@ def test_errors_without_traceback(arguments: list[str], message: str, tmp_path: 
 
 
 def test_ctrl_c(tmp_path: Path) -> None:
-    """The graph is there, the clusters are not yet: no traceback, and the graph stays."""
+    """An interrupt after the graph is prepared, before the clusters are: no traceback, and the graph stays."""
     command = ["rest_triton.prepare", "--dataset", "synthetic:nodes=60000,edges=4000000,features=2", "--num-parts", "40"]
     child = subprocess.Popen(
         [sys.executable, "-m", *command], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

@@ -1,22 +1,28 @@
-"""Settings: where they come from, and what is refused."""
+"""Settings: their sources, and values that are refused."""
 
+import ast
 import inspect
+import re
 import subprocess
 import sys
 from dataclasses import MISSING, asdict, fields
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from rest_triton.config import Config, flag, from_flags, read_recipe
+from rest_triton.config import RECIPES, RENAMED, Config, flag, from_flags, read_recipe
 from rest_triton.methods.options import METHODS
+from rest_triton.train import main
 from rest_triton.utils.errors import UserError
+
+from .commands import here
 
 
 def command(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """The command line; what is asked for here is answered before torch is imported."""
+    """Run the command. All cases here end before torch is imported."""
     command = [sys.executable, "-m", "rest_triton.train", *arguments]
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=60)
 
@@ -101,6 +107,7 @@ LIMITS: list[tuple[dict[str, Any], str]] = [
     (dict(alpha=2), "alpha is 2.0; it must be 0 to 1"),
     (dict(theta=-1.0), "theta is -1.0; it must be at least 0"),
     (dict(mlp_layers=0), "mlp_layers is 0; it must be at least 1"),
+    (dict(heads=0), "heads is 0; it must be at least 1"),
     (dict(method="rest"), f"method is 'rest': did you mean 'mvs+rest'? known are: {', '.join(METHODS)}"),
     (dict(method="full+rest"), "method is 'full+rest', but full has no tables to refresh; give --method full"),
     (dict(method="gas+"), f"method is 'gas+': did you mean 'gas'? known are: {', '.join(METHODS)}"),
@@ -166,7 +173,7 @@ def test_what_is_refused(wrong: dict[str, Any], message: str) -> None:
 
 
 def test_every_limit_is_in_the_table() -> None:
-    """And its last good value is good."""
+    """Every limit has a refused value in the table, and its last allowed value is accepted."""
     refused = [(name, value) for wrong, _ in LIMITS for name, value in wrong.items()]
     numbers = [(name, value) for name, value in refused if isinstance(value, int | float)]
     for f in fields(Config):
@@ -189,7 +196,7 @@ def test_a_method_is_a_base_and_what_refreshes_its_tables() -> None:
 
 
 def test_settings_by_their_old_names(tmp_path: Path) -> None:
-    """Files of before are read. Who writes a setting now is told its name."""
+    """Files with old names are read. Old names in calls are refused with the new name."""
     path = tmp_path / "own.yaml"
     path.write_text("dataset: cora\nparts: 9\nper_batch: 3\n")
     assert Config.of(str(path)) == Config(dataset="cora", num_parts=9, batch_size=3)
@@ -233,7 +240,7 @@ def test_recipes_that_are_wrong(text: str, message: str, tmp_path: Path) -> None
         (["cora"], 2, "cora comes after no flag; --help lists them"),
         (["--dataset", "cora", "--epochs", "x"], 1, "epochs is 'x'; it must be a whole number"),
         (["--dataset", "cora", "--batch-size", "41"], 1, "batch_size is 41, and there are 40 clusters"),
-        (["--dataset", "cora", "--model", "gcnn"], 1, "model is 'gcnn': did you mean 'gcn'? known are: gcn, appnp, gcnii, "),
+        (["--dataset", "cora", "--model", "gcnn"], 1, "model is 'gcnn': did you mean 'gcn'? known are: gcn, "),
         (["--recipe", "cora"], 1, "'cora' is neither a recipe nor a file: did you mean 'cora_"),
         (["--recipe", "."], 1, "'.' is neither a recipe nor a file: known are: amazon"),
         ([], 1, "dataset is missing; name one with --dataset"),
@@ -270,8 +277,8 @@ def test_what_changes_nothing_is_said(settings: dict[str, Any], lines: list[str]
     assert config.idle(["lr"]) == [] == Config.of("reddit_appnp").idle(["dataset"])  # only what was asked for
 
 
-def test_whose_a_setting_is() -> None:
-    """The models' constructors say the same."""
+def test_settings_without_effect_on_a_model() -> None:
+    """A setting is idle for a model if the model's constructor does not name it."""
     from rest_triton.nn import MODELS as classes
 
     for name, model in classes.items():
@@ -283,8 +290,31 @@ def test_whose_a_setting_is() -> None:
 
 
 def test_the_command_says_what_changes_nothing(tmp_path: Path) -> None:
-    result = command("--dataset", "nowhere.npz", "--frequency", "2", cwd=tmp_path)
+    result = here(main, "--dataset", "nowhere.npz", "--frequency", "2", cwd=tmp_path)
     assert result.returncode == 1 and result.stdout.startswith("--frequency changes nothing: "), result
+
+
+def flags_in(module: ast.AST) -> set[str]:
+    """What looks like a flag in the string literals of a module."""
+    texts = [node.value for node in ast.walk(module) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    return {name for text in texts for name in re.findall(r"(?<![\w-])--[a-z][a-z-]*", text)}
+
+
+def test_every_flag_that_is_named_exists(tmp_path: Path) -> None:
+    """In messages, help texts and docstrings."""
+    names = ("train", "plan", "predict", "prepare", "doctor", "lab.__main__")
+    known = {"--no-tests"}  # of the doctor, not in its help
+    for name in names:
+        result = here(import_module(f"rest_triton.{name}").main, "--help", cwd=tmp_path)
+        assert result.returncode == 0
+        known |= set(re.findall(r"--[a-z][a-z-]*", result.stdout))
+    wrong = {
+        f"{path.name}: {name}"
+        for path in RECIPES.parent.rglob("*.py")
+        for name in flags_in(ast.parse(path.read_text())) - known - {flag(old) for old in RENAMED}
+    }
+    assert not wrong and "--run-dir" in known
+    assert flags_in(ast.parse("f'give --history-folder {path}, or --lr 1'")) == {"--history-folder", "--lr"}
 
 
 def test_help(tmp_path: Path) -> None:

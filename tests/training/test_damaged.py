@@ -1,4 +1,4 @@
-"""Checkpoints that are torn, damaged or of another run are refused by name, with what can be used instead."""
+"""Checkpoints that are torn, damaged or of another run are refused. The message names a usable one."""
 
 import pickle
 import random
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("without_pictures")
 
 @pytest.fixture(scope="module")
 def whole(data: Data, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of six epochs, with the checkpoints of the last four. Not to be changed."""
+    """A run of six epochs with the checkpoints of the last four. Tests must not change it."""
     path = tmp_path_factory.mktemp("run") / "whole"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(session, "write_report", lambda path: None)
@@ -38,7 +38,7 @@ def whole(data: Data, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def run(whole: Path, tmp_path: Path) -> Path:
-    """A copy of it, of three epochs."""
+    """A copy of the run that tests may change."""
     path = tmp_path / "run"
     shutil.copytree(whole, path)
     assert [p.name for p in checkpoint.epochs(path / "checkpoints")] == [f"epoch-00000{n}.pt" for n in (3, 4, 5, 6)]
@@ -83,7 +83,7 @@ def test_truncated(size: int, run: Path, data: Data) -> None:
 
 
 def test_one_flipped_bit(run: Path) -> None:
-    """Wherever it is."""
+    """A checkpoint with any one bit flipped is refused."""
     path = numbered(run, 6)
     good = path.read_bytes()
     inside = random.Random(0).sample(range(len(MAGIC) + 8, len(good) - 4), 60)
@@ -111,7 +111,7 @@ def test_something_else(run: Path, tmp_path: Path) -> None:
 
 
 def test_what_is_offered(run: Path) -> None:
-    """The newest that is whole of those before it; else of those after it; else nothing."""
+    """The message names the newest whole checkpoint before it, else the newest after it, else none."""
     for epoch in (6, 5, 4):
         flip(numbered(run, epoch), -1)
         message = refusal(numbered(run, 6))
@@ -133,7 +133,7 @@ def test_best_has_others_before_it(run: Path) -> None:
 
 @pytest.mark.parametrize("bad", [(6,), (5, 6)])
 def test_the_offer_is_good(bad: tuple[int, ...], run: Path, whole: Path, data: Data) -> None:
-    """The run's folder is refused because of its last checkpoint; with the one that is offered, the run is the same."""
+    """A resume is refused because of a damaged last checkpoint. From the one in the message the run is the same."""
     for epoch in bad:
         flip(numbered(run, epoch), 2000)
     (run / "summary.json").unlink()
@@ -162,7 +162,7 @@ def test_of_another_graph(run: Path, data: Data, tmp_path: Path) -> None:
 
 
 def test_of_another_run(run: Path, data: Data) -> None:
-    """Every setting that makes it another run is compared, and named; the others may change."""
+    """Every setting that changes results is compared and named. The others may change."""
     config, fingerprint = data.config(), data.loaded.fingerprint
     another: dict[str, Any] = {
         "dataset": "other.npz", "partition": "random", "model": "appnp", "method": "gas", "refresh_batch": "half",
@@ -188,7 +188,7 @@ def test_of_another_run(run: Path, data: Data) -> None:
 
 
 class Narrow(GCN):
-    """A model of one's own, under the same settings."""
+    """A custom model with narrower layers under the same settings."""
 
     def __init__(self, in_channels: int, hidden_channels: int, out_channels: int, num_layers: int) -> None:
         super().__init__(in_channels, 3, out_channels, num_layers)
@@ -228,7 +228,7 @@ TABLES: dict[str, Callable[[bytes], bytes]] = {
 
 @pytest.mark.parametrize(("how", "place"), [*((how, "device") for how in TABLES), ("a row", "disk"), ("empty", "disk")])
 def test_damaged_tables(how: str, place: str, run: Path, data: Data, capsys: pytest.CaptureFixture[str]) -> None:
-    """They are refused by name, and nothing is changed; the advice to delete them is good."""
+    """Damaged tables are refused by name, and nothing changes. After they are deleted, as advised, the run resumes."""
     config = data.config(epochs=7, history=place)
     if place == "disk":
         shutil.rmtree(run)
@@ -251,7 +251,7 @@ def test_damaged_tables(how: str, place: str, run: Path, data: Data, capsys: pyt
 
 
 class Bomb:
-    """What would run when it is unpickled."""
+    """An object that runs code when it is unpickled."""
 
     def __init__(self, mark: Path) -> None:
         self.mark = mark
@@ -261,7 +261,7 @@ class Bomb:
 
 
 def forge(path: Path, payload: bytes, header: bytes) -> None:
-    """A file with everything right, its checksum too, but for what is in it."""
+    """A file with the right format and checksum and unexpected content."""
     data = MAGIC + len(header).to_bytes(8, "little") + header + payload
     path.write_bytes(data + zlib.crc32(data).to_bytes(4, "little"))
 

@@ -1,4 +1,4 @@
-"""The command that checks the installation and its kernels."""
+"""The doctor command: it checks the installation and its kernels."""
 
 import importlib
 import importlib.metadata
@@ -24,7 +24,7 @@ def wrong() -> set[str]:
 
 
 def test_the_command(tmp_path: Path) -> None:
-    """With the one flag that it had before."""
+    """The flag of version 0.1 is accepted."""
     command = [sys.executable, "-m", "rest_triton.doctor", "--no-tests"]
     result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     printed = result.stdout
@@ -45,7 +45,7 @@ def test_every_op_is_checked() -> None:
 
 
 def spoilt(launcher: Callable[..., Any]) -> Callable[..., Any]:
-    """Right but for one element of what it writes, or for the last of what it returns."""
+    """A kernel with one wrong element in the tensor that it writes, or in the last one that it returns."""
 
     def run(*args: Any, **kwargs: Any) -> Any:
         result = launcher(*args, **kwargs)

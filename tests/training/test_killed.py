@@ -1,4 +1,4 @@
-"""Runs that are killed, at any moment and again and again, end as if they had not been."""
+"""Runs that are killed at any moment, also repeatedly, give the results of uninterrupted runs."""
 
 import os
 import random
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("without_pictures")
 
 
 class Child:
-    """A process that does ``work`` and is killed. It may call ``say`` to let :meth:`wait` return."""
+    """A process that runs ``work`` and is killed. A call of ``say`` in it lets :meth:`wait` return."""
 
     def __init__(self, work: Callable[[Callable[[bytes], Any]], None]) -> None:
         self.out, into = os.pipe()
@@ -53,7 +53,7 @@ CALLS = ("fsync", "replace", "unlink")
 
 
 def dying(at: int, after: bool) -> None:
-    """The ``at``-th call that changes a folder, or makes it durable, is this process's last, before it or after it."""
+    """Kill this process before or after the ``at``-th call that changes or syncs a folder."""
     calls = iter(range(10**9))
 
     def patch(name: str) -> None:
@@ -74,7 +74,7 @@ def dying(at: int, after: bool) -> None:
 
 
 def go_on(config: Config, data: Data, folder: Path) -> None:
-    """As the command does: from the last checkpoint, or from the beginning where there is none."""
+    """Train as the command does: from the last checkpoint, or from the beginning without one."""
     session.Run(config, data.loaded, folder, resume=session._last(folder)).run()
 
 
@@ -121,7 +121,7 @@ def test_killed_at_every_step_of(during: str, after: bool, data: Data, tmp_path:
 
 @pytest.mark.parametrize("saved", [True, False], ids=["saved", "refilled"])
 def test_killed_again_and_again(saved: bool, data: Data, tmp_path: Path) -> None:
-    """At random, many times: soon at first, and later and later, so that there is an end to it."""
+    """Kill the run at random times, soon at first and later each time, so that it ends."""
     config = data.config(epochs=12, save_history=saved)
     begin = time.perf_counter()
     whole = data.run(config, tmp_path / "whole").directory.path

@@ -163,6 +163,7 @@ def test_what_is_there_stays(check: Callable[[str], object], tmp_path: Path) -> 
     check(str(tmp_path))  # a folder without a run
 
 
+@pytest.mark.usefixtures("without_pictures")
 def test_two_processes_do_not_resume_one_run(tmp_path: Path) -> None:
     config = Config(
         dataset="synthetic:nodes=300,edges=2000", epochs=1, run_dir=str(tmp_path / "run"), root=str(tmp_path), num_parts=4,

@@ -1,4 +1,4 @@
-"""The plan of memory: against what a run takes, and against its own arithmetic."""
+"""The memory plan: compared with runs and with its formulas."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +22,7 @@ BASE = Settings(hidden_channels=128)
 
 
 def test_host_memory_as_measured(tmp_path: Path) -> None:
-    """The command's peak, with the malloc settings that it makes for itself."""
+    """The peak memory of the command, with its settings of malloc."""
     name = "synthetic:nodes=60000,edges=1200000,features=64,classes=20"
     flags = ["--recipe", "none", "--partition", "random", "--epochs", "1", "--max-steps", "3", "--device", "cpu"]
     done = run("-m", "rest_triton.train", "--dataset", name, *flags, "--dropout", "0.5", cwd=tmp_path)

@@ -1,4 +1,4 @@
-"""Prediction, as a person runs it: of nodes that have one label, and of nodes that have several."""
+"""The predict command, for nodes with one label and nodes with several."""
 
 import errno
 import re
@@ -33,7 +33,7 @@ def graphs(cwd: Path) -> dict[str, dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def trained(graphs: dict[str, dict[str, Any]], cwd: Path) -> dict[str, Result]:
-    """Each in a run that is good, but not perfect."""
+    """A run for each kind of labels, with good scores below 100 %."""
     more = ["--lr", "0.03", "--save-history", "--partition", "random"]
     others = dict(
         one=["--dropout", "0.3"],
@@ -64,7 +64,7 @@ def refused(cwd: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
 
 
 def scores_in(result: Result) -> dict[str, str]:
-    """What the last line says of each part of the split."""
+    """The scores by split in the last line."""
     return dict(re.findall(r"(train|val|test) (\d+\.\d\d) %", result.stdout.splitlines()[-1]))
 
 
@@ -163,7 +163,7 @@ def test_a_model_of_one_layer_has_no_embeddings(graphs: dict[str, dict[str, Any]
 
 
 def test_a_run_with_old_names_predicts(predicted: dict[str, Result], cwd: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Settings that were renamed, in a folder of before."""
+    """A run's folder with old names of settings is read."""
     monkeypatch.chdir(cwd)
     monkeypatch.setattr(command_line, "keep_freed_memory", lambda: True)
     shutil.copytree("one", "old")

@@ -1,4 +1,4 @@
-"""The recipes that are shipped, and how one is found."""
+"""The shipped recipes and their selection."""
 
 from pathlib import Path
 from typing import Any

@@ -97,7 +97,7 @@ def test_the_partition_that_ran() -> None:
 
 
 def test_a_run_of_an_older_version(tmp_path: Path) -> None:
-    """With settings of that version's names, and curves for TensorBoard that it wrote by itself."""
+    """A run of an older version: with old names of settings and its own TensorBoard file."""
     (tmp_path / "config.yaml").write_text(
         "dataset: synthetic:arxiv@0.05\nparts: 6\nper_batch: 2\nmodel: gcn\nmethod: gas+rest\nfrequency: 1\nseed: 0\n"
     )
@@ -223,7 +223,7 @@ def test_one_seed_and_none(tmp_path: Path) -> None:
 
 @pytest.fixture
 def figures(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The figures that are drawn."""
+    """The matplotlib figures that are drawn."""
     kept: list[Any] = []
     save = plots.png_of
     monkeypatch.setattr(plots, "png_of", lambda figure: kept.append(figure) or save(figure))
@@ -277,7 +277,7 @@ def test_without_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_what_is_imported(tmp_path: Path) -> None:
-    """Neither torch, nor pyplot, which would choose a backend; matplotlib only for a plot."""
+    """A report imports neither torch nor pyplot, which would choose a backend, and matplotlib only for plots."""
     run = write_run(tmp_path, [epoch(1), epoch(2, error=1.0)])
     program = (
         "import sys; from pathlib import Path; from rest_triton.training.report import write_report;"

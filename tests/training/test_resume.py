@@ -1,4 +1,4 @@
-"""Runs that go on, by the command line."""
+"""Runs that the command resumes."""
 
 import shutil
 import signal
@@ -27,10 +27,11 @@ COMMON = ["--dataset", SMALL, *FEW, "--epochs", "3"]
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder, and the current one, with two runs that have come to their end."""
+    """The current folder, with two finished runs."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("resuming"))
         patch.setattr(command_line, "keep_freed_memory", lambda: True)
+        patch.setattr(session, "write_report", lambda path: None)  # no test here reads the report of one run
         command_line.main([*COMMON, "--method", "gas+rest", "--run-dir", "rest"])
         command_line.main([*COMMON, "--method", "full", "--run-dir", "full"])
         yield Path.cwd()
@@ -56,7 +57,7 @@ def test_more_epochs(finished: Path, capsys: Capture) -> None:
 
 
 def test_a_checkpoint_by_its_name(finished: Path, capsys: Capture) -> None:
-    """All after it is done again, and its seconds count."""
+    """Later epochs are computed again, and the seconds before count."""
     folder = finished / "again"
     shutil.copytree(finished / "full", folder)
     before = metrics(folder)
@@ -108,7 +109,7 @@ def test_what_is_repeated_is_no_change(finished: Path, capsys: Capture) -> None:
 
 
 def test_without_a_checkpoint_it_begins_anew(finished: Path, capsys: Capture) -> None:
-    """Stopped in its third epoch, with checkpoints further apart: no epoch is there twice."""
+    """A run stopped in its third epoch, before its first checkpoint: no epoch is recorded twice."""
     folder = finished / "stopped"
     shutil.copytree(finished / "full", folder)
     for path in (folder / "checkpoints").glob("epoch-*.pt"):
@@ -120,7 +121,7 @@ def test_without_a_checkpoint_it_begins_anew(finished: Path, capsys: Capture) ->
 
 
 def test_several_seeds(finished: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stopped in the second of two; then a third is wished for, too. What is finished is not repeated."""
+    """Stopped in the second of two runs, then resumed with three: the finished run is not repeated."""
     whole = session.Run.run
 
     def stopped(self: session.Run) -> dict[str, Any]:

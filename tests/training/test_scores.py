@@ -1,4 +1,4 @@
-"""Scores and losses, against arithmetic by hand."""
+"""Scores and losses, compared with values computed by hand."""
 
 import math
 
@@ -15,7 +15,7 @@ CPU = torch.device("cpu")
 
 
 def logits_for(*classes: int) -> Tensor:
-    """Rows whose largest logit is at these."""
+    """Rows of logits with the largest at these classes."""
     return torch.tensor([[3.0 if c == wanted else float(c) / 10 for c in range(3)] for wanted in classes])
 
 
@@ -84,7 +84,7 @@ def test_only_training_nodes_are_learnt_from() -> None:
 
 
 def test_batches_of_clusters() -> None:
-    """Their rows are ranges, in the order of their ids."""
+    """The rows of cluster batches are ranges, in the order of their ids."""
     y = torch.arange(6) % 3
     made = graph(y, **masks([0, 4, 5], [1], [2], 6))
     batch = ClusterLoader(torch.tensor([0, 2, 4, 6]), 2).batch([0, 2])
@@ -107,7 +107,7 @@ def test_a_batch_without_training_nodes_has_no_loss() -> None:
 
 
 def test_several_labels() -> None:
-    """Each label is a question of its own: binary cross entropy, the mean over nodes and labels."""
+    """Several labels: binary cross entropy per label, the mean over nodes and labels."""
     y = torch.tensor([[1, 0], [0, 1], [-1, -1]], dtype=torch.int8)
     made = graph(y, **masks([0], [1], [], 3))
     logits = torch.tensor([[0.5, -2.0], [8.0, 8.0], [8.0, 8.0]], requires_grad=True)

@@ -30,7 +30,7 @@ RECORD: dict[str, Any] = dict(
 
 
 def on_a_terminal(command: list[str], cwd: Path, wide: int) -> tuple[int, str]:
-    """(exit code, all that the screen was sent) of a child whose standard streams are a terminal."""
+    """(exit code, all output) of a child process with a terminal as its standard streams."""
     mine, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, wide, 0, 0))
     environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
@@ -49,7 +49,7 @@ def on_a_terminal(command: list[str], cwd: Path, wide: int) -> tuple[int, str]:
 
 @pytest.fixture(scope="module")
 def screen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
-    """Every line that the terminal showed at some moment."""
+    """Every line that the terminal has shown."""
     folder = tmp_path_factory.mktemp("terminal")
     write_graph(folder / "own.npz")
     arguments = ["--dataset", "own.npz", *FEW, "--epochs", "60", "--run-dir", "r"]

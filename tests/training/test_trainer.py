@@ -1,4 +1,4 @@
-"""Training: the right gradients, the same ones every time, and what each setting is for."""
+"""Training: correct gradients, the same in every run, and the effect of each setting."""
 
 from collections.abc import Callable
 from itertools import pairwise
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from rest_triton.config import Config
 from rest_triton.data.clusters import ClusterData
-from rest_triton.nn import context, inputs
+from rest_triton.nn import context, inputs, model_named
 from rest_triton.ops import use_backend
 from rest_triton.sampling.batch import Batch
 from rest_triton.training.diagnosis import NotFinite
@@ -26,6 +26,9 @@ MODELS: dict[str, dict[str, Any]] = {
     "gcn-linear": dict(model="gcn", dropout=0.3, linear=True, drop_input=True, residual=True),
     "appnp": dict(model="appnp", dropout=0.3, mlp_layers=3, batch_norm=True),
     "gcnii": dict(model="gcnii", dropout=0.3, shared_weights=False),
+    "gat": dict(model="gat", dropout=0.3, heads=2),
+    "gin": dict(model="gin", dropout=0.3, batch_norm=True),
+    "pna": dict(model="pna", dropout=0.3, batch_norm=True),
 }
 METHODS: dict[str, dict[str, Any]] = {
     "gas": dict(method="gas"),
@@ -39,7 +42,8 @@ METHODS: dict[str, dict[str, Any]] = {
 
 
 def begun(config: Config, loaded: ClusterData | None = None) -> Trainer:
-    trainer = Trainer(config, small() if loaded is None else loaded)
+    data = small(normalise=model_named(config.model).normalise) if loaded is None else loaded
+    trainer = Trainer(config, data)
     trainer.begin()
     return trainer
 
@@ -50,7 +54,7 @@ def losses(trainer: Trainer, epochs: int) -> list[float]:
 
 @pytest.mark.parametrize("model", MODELS)
 def test_one_batch_of_all_nodes_is_full_batch_training(model: str) -> None:
-    """Then every method has the same losses and gradients, to rounding."""
+    """With one batch of all nodes every method has the same losses and gradients, up to rounding."""
     found = {}
     for name, method in METHODS.items():
         trainer = begun(settings(**MODELS[model], **method, batch_size=8))
@@ -100,7 +104,7 @@ def step_losses(trainer: Trainer, epochs: int) -> list[float]:
 @pytest.mark.parametrize("given", ["cached", "exact"])
 @pytest.mark.parametrize("model", [dict(model="gcn", linear=True), dict(model="appnp"), dict(model="gcnii"), dict()])
 def test_exact_histories_give_the_full_batch_loss(model: dict[str, Any], given: str) -> None:
-    """Of the nodes in the batch: with tables that are not stale nothing is approximate about the forward."""
+    """With fresh tables the losses of a batch are exact."""
     trainer = begun(settings(**model, input=given if model else "cached"))  # a plain GCN reads features
     full = begun(settings(**model, method="full"))
     full.model.load_state_dict(trainer.model.state_dict())
@@ -115,7 +119,7 @@ def test_exact_histories_give_the_full_batch_loss(model: dict[str, Any], given: 
 
 
 def loss_on(trainer: Trainer, batch: Batch, loss_of: Callable[[Tensor], Tensor]) -> Tensor:
-    """Twice, so that what it writes into the tables is shown to be what was there."""
+    """The loss of a batch, computed twice: the first pass must write into the tables the values that they hold."""
     loss = trainer.engine.train(batch, 1, loss_of)
     again = trainer.engine.train(batch, 1, loss_of)
     assert loss is not None and again is not None
@@ -151,7 +155,7 @@ def test_tables_that_round_do_not_change_what_an_evaluation_finds(error: bool) -
 
 
 def test_evaluation_leaves_no_trace_unless_it_is_to() -> None:
-    """Exact inference on scratch tables; with eval_updates_history the tables get its rows, stamped with now."""
+    """Exact inference on scratch tables. With eval_updates_history it writes and stamps the run's tables."""
     config = settings(**MODELS["gcn"])
     plain, looked = begun(config), begun(config)
     for number in (1, 2):
@@ -178,7 +182,7 @@ def test_scores_are_those_of_exact_inference() -> None:
 
 
 def test_approximation_error_is_of_staleness_alone() -> None:
-    """Zero to rounding with fresh tables; not with stale ones; less of it where everything is refreshed at every step."""
+    """Errors are zero up to rounding with fresh tables, and smaller with a full refresh at every step than without."""
     errors = {}
     for name in ("gas", "rest-full"):
         trainer = begun(settings(model="gcn", **METHODS[name]))
@@ -202,7 +206,7 @@ def test_age_falls_with_frequency_and_oldest_is_the_most_even() -> None:
 
 
 def test_accumulated_gradients_are_the_mean() -> None:
-    """Two batches for one step: the mean of their gradients, and half as many steps."""
+    """Two batches per step: the mean of their gradients, and half as many steps."""
     one = begun(settings(model="gcn"))
     batches = one.method.batches(1)
     one.optimizer.zero_grad()
@@ -280,7 +284,7 @@ def test_batches_without_a_training_node_still_write_their_rows() -> None:
 
 
 def test_half_precision_arithmetic() -> None:
-    """bfloat16 by autocast: other losses than in float32, near them, and it learns."""
+    """Autocast to bfloat16: losses differ slightly from those in float32, and training learns."""
     plain, half_precision = begun(settings()), begun(settings(amp=True))
     a, b = losses(plain, 8), losses(half_precision, 8)
     assert a != b and max(abs(x - y) for x, y in zip(a, b, strict=True)) < 0.15 and b[-1] < 0.9 * b[0]
@@ -337,7 +341,7 @@ def test_tables_on_disk_and_in_other_dtypes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("changes", [dict(model="appnp"), dict(model="gcnii"), dict(model="gcn", linear=True)])
 def test_exact_input_of_one_layer_needs_no_tables(changes: dict[str, Any]) -> None:
-    """Then nothing is ever stale: the losses of a batch are those of full-batch training on its nodes."""
+    """No row is stale: the losses of a batch are those of full-batch training on its nodes."""
     trainer = begun(settings(**changes, num_layers=1, input="exact"))
     assert trainer.history.tables == [] and trainer.evaluate(error=True).keys() == {"train", "val", "test"}
     exact = trainer.engine.exact()
@@ -356,4 +360,5 @@ def test_it_learns() -> None:
     for model in MODELS.values():
         trainer = begun(settings(**model, method="gas+rest"))
         losses(trainer, 15)
-        assert trainer.evaluate()["train"] > 0.6 > 2 / CLASSES and trainer.history.num_nodes == NODES
+        assert trainer.evaluate()["train"] > 0.6 > 2 / CLASSES, model
+        assert trainer.history.num_nodes == NODES

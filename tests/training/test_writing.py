@@ -1,4 +1,4 @@
-"""A checkpoint is written whole or not at all. A part of one is not read."""
+"""Checkpoints are written atomically, and partial files are not read."""
 
 import errno
 import os
@@ -32,7 +32,7 @@ def numbered(run: Path, epoch: int) -> Path:
 
 @contextmanager
 def failing(how: str, at: int = 0) -> Iterator[None]:
-    """Writing fails: the disk is full after 3000 bytes, or the ``at``-th call does not succeed."""
+    """Make writes fail: the disk is full after 3000 bytes, or the ``at``-th call fails."""
     with pytest.MonkeyPatch.context() as patch:
         if how == "write":
             limits = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -71,7 +71,7 @@ def test_whole_or_not_there(how: str, run: Path, data: Data) -> None:
     ("how", "at"), [("write", 0), *(("replace", n) for n in (3, 4)), *(("fsync", n) for n in range(7, 13))]
 )
 def test_a_run_whose_disk_fails(how: str, at: int, run: Path, data: Data, tmp_path: Path) -> None:
-    """While checkpoints are written. The run stops, and is resumed when the disk works again."""
+    """A disk that fails while checkpoints are written stops the run. It can be resumed when the disk works again."""
     stopped = tmp_path / "stopped"
     data.run(data.config(epochs=3), stopped)
     with failing(how, at), pytest.raises(OSError):
@@ -84,7 +84,7 @@ def test_a_run_whose_disk_fails(how: str, at: int, run: Path, data: Data, tmp_pa
 
 
 def test_a_part_is_no_checkpoint(run: Path, data: Data) -> None:
-    """A whole file without the final name is no checkpoint either. A resume removes all such files."""
+    """A whole file without the final name is not a checkpoint. A resume removes all such files."""
     good = numbered(run, 6).read_bytes()
     rubbish = ["epoch-000007.pt.partial-99", "epoch-000007.tables.partial-99", "best.pt.partial-99", "epoch-000009.tables"]
     for name in rubbish:

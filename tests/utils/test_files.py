@@ -1,4 +1,4 @@
-"""Files that are replaced whole."""
+"""Atomic replacement of files."""
 
 import os
 import subprocess

@@ -85,7 +85,7 @@ def test_a_killed_process_holds_nothing(how: str, tmp_path: Path) -> None:
 def test_locks_that_this_host_cannot_judge(
     how: str, change: Callable[[dict[str, Any]], dict[str, Any]], message: str, tmp_path: Path
 ) -> None:
-    """They stay: of another host, whose processes are not visible here, or torn."""
+    """Locks of other hosts, and damaged ones, stay."""
     with locked(tmp_path, "wait"):
         mine = json.loads((tmp_path / LOCK).read_text())
     assert mine["pid"] == os.getpid() and mine["host"]
@@ -111,7 +111,7 @@ def test_a_lock_from_before_the_last_boot_is_stale(how: str, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("how", ["file"], indirect=True)
 def test_two_processes_do_not_remove_one_stale_lock(how: str, tmp_path: Path) -> None:
-    """Else the second would remove the lock that the first has made since."""
+    """Two processes do not remove a stale lock at the same time: the second would remove the new lock of the first."""
     (tmp_path / LOCK).write_text(json.dumps({"host": lock.platform.node(), "pid": 2**22 + 1, "boot": "another"}))
     guard = tmp_path / "lock.guard"
     guard.touch()  # the other process has begun

@@ -1,4 +1,4 @@
-"""Kept memory: the page faults of a training loop go away, and the memory can be given back. In processes of their own."""
+"""Memory kept by malloc avoids page faults and can be returned. Each test runs in a separate process."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""What a person sees while something takes long."""
+"""The progress line on a terminal, and its absence elsewhere."""
 
 import io
 import re
@@ -18,7 +18,7 @@ class Terminal(io.StringIO):
 
 
 def screen(text: str) -> list[str]:
-    """What the lines of a terminal said, one after the other."""
+    """The texts of a terminal's lines, in order."""
     return [part for part in re.split(r"\r\x1b\[K|\n", text) if part]
 
 
