@@ -17,11 +17,14 @@ import yaml
 from .methods.options import (
     TABLES,
     GradientOptions,
+    GraphFMOptions,
     MethodOptions,
+    NodeOptions,
     RefreshOptions,
     TableOptions,
     refuse_gradients,
     refuse_method,
+    refuse_model,
     refuse_refresh,
 )
 from .utils.errors import UserError, did_you_mean
@@ -41,7 +44,7 @@ APPNP, GCNII = ("model", ("appnp",)), ("model", ("gcnii",))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(RefreshOptions, GradientOptions, TableOptions, MethodOptions):
+class Config(RefreshOptions, GradientOptions, NodeOptions, GraphFMOptions, TableOptions, MethodOptions):
     """All settings of a run. The constructor refuses invalid values and combinations.
 
     Example::
@@ -116,6 +119,7 @@ class Config(RefreshOptions, GradientOptions, TableOptions, MethodOptions):
                 f"{self.num_parts}, or more --num-parts"
             )
         refuse_gradients(self)
+        refuse_model(self)
         refuse_refresh(self)
         if self.model == "gcn" and self.input == "exact" and not self.linear:
             raise UserError(

@@ -49,7 +49,7 @@ class DiskTable(Table):
             raise
         return cls(name, rows, stamp, files)
 
-    def push(self, streams: Streams, batch: Batch, h: Tensor, step: int, momentum: float) -> None:
+    def push(self, streams: Streams, batch: Batch, h: Tensor, step: int | None, momentum: float) -> None:
         copied = Resource("rows on their way to disk")
         # Rows and ids on a GPU are copied to host memory first.
         here, ids = streams.submit(

@@ -111,8 +111,12 @@ class History:
         other._scratch = scratch
         return other
 
-    def push(self, table: int, batch: Batch, h: Tensor, step: int, *, momentum: float = 1.0, kind: str = INPUT) -> None:
+    def push(
+        self, table: int, batch: Batch, h: Tensor, step: int | None, *, momentum: float = 1.0, kind: str = INPUT
+    ) -> None:
         """Write the rows of a batch: ``(1 - momentum) * rows[batch] + momentum * h``, stamped with ``step``.
+
+        Without a step rows keep their stamps. ``ages`` then ignores the write.
 
         ``h``, [R, D], must not change afterwards: the write may run later.
         """

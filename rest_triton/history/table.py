@@ -51,15 +51,17 @@ class Table(ABC):
         """A table of zeros, with no row marked as written."""
 
     @abstractmethod
-    def push(self, streams: Streams, batch: Batch, h: Tensor, step: int, momentum: float) -> None:
-        """Submit the write of a batch's rows: ``(1 - momentum) * rows + momentum * h``."""
+    def push(self, streams: Streams, batch: Batch, h: Tensor, step: int | None, momentum: float) -> None:
+        """Submit the write of a batch's rows: ``(1 - momentum) * rows + momentum * h``. Without a step stamps stay."""
 
     @abstractmethod
     def fetch(self, nodes: Tensor, out: Tensor) -> None:
         """Copy the rows of ``nodes``, int64[K], into ``out``, [K, width] on the device."""
 
-    def write(self, batch: Batch, h: Tensor, step: int, momentum: float) -> None:
-        """Write the rows of a batch, and stamp them."""
+    def write(self, batch: Batch, h: Tensor, step: int | None, momentum: float) -> None:
+        """Write the rows of a batch, and stamp them if there is a step."""
+        if step is None:
+            return scatter_rows(self.rows, batch.rows, h, blend=momentum)
         # On one device the kernel's copy bypasses the caches. From a GPU to the host, copy engines do plain copies.
         if batch.ranges is None or momentum != 1.0 or (self.rows.device == h.device and self.rows.dtype == h.dtype):
             scatter_rows(self.rows, batch.rows, h, blend=momentum, stamp=self.stamp, step=step)
@@ -93,7 +95,7 @@ class DeviceTable(Table):
     ) -> Table:
         return cls(name, new_rows(num_nodes, width, dtype, device).zero_(), new_stamps(num_nodes, device))
 
-    def push(self, streams: Streams, batch: Batch, h: Tensor, step: int, momentum: float) -> None:
+    def push(self, streams: Streams, batch: Batch, h: Tensor, step: int | None, momentum: float) -> None:
         streams.submit(streams.current, lambda: self.write(batch, h, step, momentum), writes=[self.resource])
 
     def fetch(self, nodes: Tensor, out: Tensor) -> None:
@@ -112,7 +114,7 @@ class PinnedTable(Table):
         rows = torch.zeros(num_nodes, width, dtype=dtype, pin_memory=True)
         return cls(name, rows, new_stamps(num_nodes, device))
 
-    def push(self, streams: Streams, batch: Batch, h: Tensor, step: int, momentum: float) -> None:
+    def push(self, streams: Streams, batch: Batch, h: Tensor, step: int | None, momentum: float) -> None:
         work = partial(self.write, batch, h, step, momentum)
         streams.submit(IO, work, writes=[self.resource], inputs=[h, batch.rows])
 

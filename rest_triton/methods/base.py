@@ -2,10 +2,12 @@
 
 A method overrides the hooks in which it differs from GAS. In the order of a step:
 
+    begin(engine, step)            the first fill of the tables
     batches(epoch)                 the batches of an epoch
     aggregate(ctx, …)              how a layer reads the neighbours of its rows
     transforms_first(ctx, …)       whether a layer multiplies before it aggregates
     loss(graph, batch, device)     the loss of the batch's result
+    after_layer(ctx)               work after a layer; keeps_inputs: whether it reads the layer's input
     after_backward(ctx)            work after backward: tables of gradients, scores of nodes
     scale                          the factor of gradients, before they are clipped
 
@@ -17,7 +19,8 @@ A method overrides the hooks in which it differs from GAS. In the order of a ste
 """
 
 from abc import ABC, abstractmethod
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -32,26 +35,34 @@ from ..ops import Adjacency
 from ..sampling.batch import Batch, ClusterLoader
 from .loss import Loss, mean_loss
 
+if TYPE_CHECKING:
+    from .engine import Engine
+
 
 class Method(ABC):
     """A training method.
 
     Args:
         config: of the run. ptr: int64[K+1]; cluster k is the nodes ``ptr[k] .. ptr[k+1]``. device: of the batches' rows.
-        graph: with labels and masks, for the methods that need them.
+        graph: with labels and masks, for the methods that ask for them.
     """
 
     scale = 1.0
+    keeps_inputs = False
     halo_gradient = True
 
     def __init__(self, config: Config, ptr: Tensor, device: str, graph: Graph | None = None) -> None:
         self.config, self.ptr, self.device, self.graph = config, ptr, device, graph
 
-    @abstractmethod
-    def batches(self, epoch: int) -> list[Batch]:
-        """The batches of an epoch. They depend on its number alone, so that it can be repeated."""
+    def begin(self, engine: "Engine", step: int) -> None:
+        """Fill the tables before the first step, and after the state of a checkpoint without tables was restored."""
+        engine.fill(step)
 
-    def cover(self) -> list[Batch]:
+    @abstractmethod
+    def batches(self, epoch: int) -> Sequence[Batch]:
+        """The batches of an epoch. They depend on its number and :meth:`state` alone, so that it can be repeated."""
+
+    def cover(self) -> Sequence[Batch]:
         """Batches that hold every node exactly once, for measurements."""
         return self.batches(0)
 
@@ -74,6 +85,9 @@ class Method(ABC):
     def loss(self, graph: Graph, batch: Batch, device: torch.device) -> Loss:
         """The loss as a function of a batch's result. It returns None for a batch without a training node."""
         return mean_loss(graph, batch, device)
+
+    def after_layer(self, ctx: Context) -> None:  # noqa: B027
+        """Called when a layer's output is recorded, before the next layer reads its neighbours."""
 
     def after_backward(self, ctx: Context) -> None:  # noqa: B027 (most methods need nothing)
         """Called between backward and the update of the weights."""

@@ -10,7 +10,7 @@ from typing import Any
 from ..utils.errors import UserError
 from ..utils.options import option
 
-BASES = ("gas", "lmc", "full")  # a method is one of these,
+BASES = ("gas", "lmc", "graphfm", "mvs", "full")  # a method is one of these,
 TABLELESS, GRADIENTS = ("full",), ("lmc",)  # methods without tables; with tables of gradients
 ATTENDING = ("gat", "pna")  # models that do not sum over neighbours, for which such tables are not defined
 REFRESHES = ("rest", "rest-is")  # or one that has tables, a + and one of these
@@ -20,6 +20,7 @@ AUTO = "auto"
 # Values of ``only``: (a setting or a part of the method, its values for which a setting has effect).
 TABLES = ("base", tuple(base for base in BASES if base not in TABLELESS))
 REFRESHED, REST = ("rest", REFRESHES), ("rest", ("rest",))
+MVS = ("base", ("mvs",))
 AUTOMATIC = ("frequency", (AUTO,))
 
 
@@ -28,8 +29,9 @@ class MethodOptions:
     """The method."""
 
     method: str = option(
-        "gas", "gas: histories; lmc: histories of gradients, too; +rest, +rest-is: and refreshes of them; full: all nodes "
-        "in one batch, without histories",
+        "gas", "gas: histories; lmc: histories of gradients, too; graphfm: batches also move the histories of their "
+        "neighbours; mvs: batches of training nodes by importance; +rest, +rest-is: and refreshes of histories; full: "
+        "all nodes in one batch, without histories",
         choices=METHODS, group="method",
     )  # fmt: skip
 
@@ -56,6 +58,31 @@ class GradientOptions:
     gradient_frequency: int = option(
         0, "lmc+rest: the refreshes of a step that also run backward and renew histories of gradients", least=0,
         group="method", only=("method", tuple(f"{base}+rest" for base in GRADIENTS)),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphFMOptions:
+    """Options of GraphFM."""
+
+    push_momentum: float = option(
+        0.1, "graphfm: how far histories of a batch's neighbours move towards embeddings from the batch alone",
+        least=0, most=1, group="method", only=("base", ("graphfm",)),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeOptions:
+    """Options of methods with batches of nodes instead of clusters."""
+
+    batch_nodes: int = option(1024, "mvs: nodes in a batch, on average", least=1, group="method", only=MVS)
+    importance_every: int = option(
+        20, "mvs: steps between two exact passes, which fill the tables and measure importance", least=1, group="method",
+        only=MVS,
+    )  # fmt: skip
+    importance_share: float = option(
+        0.1, "mvs: share of the training nodes that batches are drawn from until the next exact pass", least=0, most=1,
+        group="method", only=MVS,
     )  # fmt: skip
 
 
@@ -98,11 +125,25 @@ def refuse_method(method: object) -> None:
         )
 
 
+def refuse_model(config: Any) -> None:
+    """Refuse a model whose layers a method cannot compute."""
+    if config.base == "graphfm" and config.model in ATTENDING:
+        raise UserError(
+            f"method is {config.method}, but model {config.model} does not sum over neighbours; give --method "
+            f"{config.method.replace('graphfm', 'gas')}, or --model gcn, appnp, gcnii or gin"
+        )
+
+
 def refuse_refresh(config: Any) -> None:
     """Refuse options of refreshes that contradict each other."""
     if config.frequency == AUTO and config.rest != "rest":
         raise UserError(
             f"frequency is auto, but method {config.method} does not support it; give --method gas+rest, or a whole number"
+        )
+    if config.base == "mvs" and config.frequency == AUTO and config.target_drift > 0:
+        raise UserError(
+            f"target_drift is {config.target_drift}, but rows of a batch of method {config.method} differ in age; give "
+            "--target-age, or --method gas+rest"
         )
     if config.rest == "rest" and config.refresh_batch == "full" and config.frequency != 1:
         raise UserError(

@@ -7,12 +7,14 @@ from ..data.graph import Graph
 from .base import Method
 from .full import Full
 from .gas import GAS
+from .graphfm import GraphFM
 from .lmc import LMC
+from .mvs import MVS
 from .refresh import Refresh
 from .rest import REST, FullRefresh
 from .rest_is import RESTIS
 
-METHODS: dict[str, type[Method]] = {"gas": GAS, "lmc": LMC, "full": Full}
+METHODS: dict[str, type[Method]] = {"gas": GAS, "lmc": LMC, "graphfm": GraphFM, "mvs": MVS, "full": Full}
 REFRESHES: dict[str, type[Refresh]] = {"": Refresh, "rest": REST, "rest-is": RESTIS}
 
 

@@ -40,6 +40,13 @@ class Reader(Protocol):
     def transforms_first(self, ctx: "Context", width: int, result: int) -> bool:
         """Whether a layer multiplies by its weight before it aggregates."""
 
+    @property
+    def keeps_inputs(self) -> bool:
+        """Whether :meth:`after_layer` reads the input of the layer."""
+
+    def after_layer(self, ctx: "Context") -> None:
+        """Called when a layer's output is recorded, before the next layer reads its neighbours."""
+
 
 class Context:
     """One forward of one batch.
@@ -85,10 +92,12 @@ class Context:
         self.pulled, self.copies, self.copies_at = pulled, copies, copies_at
         self.statistics, self.probe = statistics, probe
         self.whole_graph = len(batch) == inputs.adj.num_nodes
+        self.model: HistoryGNN | None = None  # set by begin()
         self.layer, self.num_layers = -1, 0  # -1: before the first
         self.feature_dropout = 0.0
         self._h: Tensor | None = None
         self._h0: Tensor | None = None
+        self.kept: dict[str, Tensor] = {}  # for the reader, until the forward ends
         self.adj = inputs.adj if batch.adj is None else batch.adj
         self.block = batch.block(-1)
         self._halos: dict[tuple[int, int], Tensor] = {}  # of blocks, by their sizes
@@ -114,7 +123,7 @@ class Context:
 
     def begin(self, model: "HistoryGNN") -> None:
         """Encode features if the model does so, and record or recompute them for neighbours."""
-        self.num_layers, self.feature_dropout = model.num_layers, model.feature_dropout
+        self.model, self.num_layers, self.feature_dropout = model, model.num_layers, model.feature_dropout
         if not model.encodes:
             return
         seeds = self._seeds
@@ -149,6 +158,7 @@ class Context:
         """End a layer: record its output, unless it is recorded, and make it the next layer's input."""
         if not self._recorded and self.layer + 1 < self.num_layers:
             self.record(self.layer + 1, h)
+        self.reader.after_layer(self)
         self._h = h
 
     def result(self, model: "HistoryGNN") -> Tensor | None:
@@ -177,7 +187,8 @@ class Context:
 
     def release(self) -> None:
         """Free the layer's input. Call it after the last use: in a full batch the input is as large as a table."""
-        self._h = None
+        if not self.reader.keeps_inputs:
+            self._h = None
 
     def propagate(self, *, residual: Tensor | None = None, alpha: float = 0.0) -> Tensor:
         """[R, D]: the layer's input aggregated over all neighbours, ``(1 - alpha) * A h + alpha * residual``."""
@@ -305,16 +316,20 @@ class Context:
 
         return self.streams.submit(self.streams.current, rows, reads=[source.resource])
 
-    def source(self) -> Rows | None:
-        """The rows of the layer's input for nodes outside of the batch, None without such nodes or a table."""
-        number = self.inputs.number(self.layer)
+    def source(self, layer: int | None = None) -> Rows | None:
+        """The rows of a layer's input for nodes outside of the batch, None without such nodes or a table.
+
+        layer: by default this one.
+        """
+        layer = self.layer if layer is None else layer
+        number = self.inputs.number(layer)
         if self.whole_graph or number is None:
             return None
         if self.pulled is not None and (pulled := self.pulled[number]) is not None:
             return pulled
         if backend.debugging() and number not in self._sources:
             self.history.refuse_unwritten(number, self.halo)
-        return self._pull(number, self.block)
+        return self._pull(number, self.batch.block(layer))
 
     def _pull(self, number: int, block: Block) -> Rows:
         if number not in self._sources:

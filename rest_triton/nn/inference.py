@@ -58,7 +58,7 @@ class LayerwiseContext(Context):
         self.whole_graph = False  # a piece with all nodes reads tables, too
 
     def begin(self, model: "HistoryGNN") -> None:
-        self.num_layers = model.num_layers
+        self.model, self.num_layers = model, model.num_layers
         if self.only == ENCODE:
             self.record(0, model.encode(self._features(), self))
 

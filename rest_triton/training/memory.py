@@ -146,6 +146,9 @@ class Run:
         far = s.history == "disk" or (s.history == "pinned" and self.here == "GPU")
         self.direct = not (far and (self.tables or self.gradients))
         self.rows = n if s.base == "full" else -(-n * s.batch_size // s.num_parts)
+        self.share = HALO_SHARE
+        if s.base == "mvs":  # its nodes are scattered
+            self.rows, self.share = min(n, s.batch_nodes), 1.0
         self.halo = self.around(self.rows)
         self.refreshed = 0  # rows that one refresh computes
         if s.rest == "rest-is":
@@ -171,7 +174,7 @@ class Run:
         ``(N - R) * (1 - exp(-share * E/N * R/N))``: the distinct nodes outside, if a share of the edges ends at random ones.
         """
         n = self.z.nodes
-        return round((n - min(rows, n)) * -expm1(-HALO_SHARE * self.z.edges / n * rows / n))
+        return round((n - min(rows, n)) * -expm1(-self.share * self.z.edges / n * rows / n))
 
     def nbytes(self, table: Table) -> int:
         """The bytes of a table's rows. Torch allocates pinned memory in powers of two."""
@@ -208,6 +211,8 @@ def _graph(run: Run) -> Iterator[Array]:
     yield Array("aggregated features", run.here, aggregated, "the first layer's, computed once, float32")
     yield Array("labels", "host", run.labels + 8 * n, "labels, masks, order of nodes")
     yield Array("ids of batches", run.here, 8 * n * (1 + (run.refreshed > 0)), "int64, of an epoch and of refreshes")
+    drawn = round(n * (8 + 20 * run.s.importance_share)) * (run.s.base == "mvs")
+    yield Array("importance", "host", drawn, "ids and probabilities of training nodes, at most all nodes")
     maps = 2 + (run.model.outside > 0 and run.direct and run.halo > 0) + (run.refreshed > 0)
     maps += run.reversed and not run.direct and run.gradients != []  # of the nodes that read a batch
     yield Array("position maps", run.here, 4 * n * maps, f"{maps} of int32 per node")
@@ -270,6 +275,11 @@ def _step(run: Run) -> Iterator[Array]:
     yield Array("activations", run.here, size, why, "step")
     refresh = 4 * run.refreshed * (model.kept if run.s.gradient_frequency else 3 * max(model.tables, default=0))
     yield Array("a refresh", run.here, refresh, f"{run.refreshed:,} rows", "step")
+    widest = max(model.tables, default=0)
+    pushed = run.halo * (run.s.base == "graphfm" and run.s.push_momentum > 0)
+    first = (model.tables[0] if model.encodes else run.z.features) * bool(model.tables)
+    push = 4 * pushed * (2 * widest + max(widest, first))
+    yield Array("a push", run.here, push, f"perhaps {pushed:,} rows around a batch, without gradients", "step")
 
 
 def _prepare(run: Run) -> Iterator[Array]:

@@ -60,6 +60,8 @@ class Plan:
         ]
         if s.base == "full":
             lines[2] = "all nodes in one batch"
+        elif s.base == "mvs":
+            lines[2] = f"batches of {run.rows:,} training nodes, with perhaps {run.halo:,} around"
         wide = max(len(a.name) for a in self.arrays)
         for when, heading in HEADINGS.items():
             lines += ["", f"  {heading}"]

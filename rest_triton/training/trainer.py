@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -93,7 +93,7 @@ class Trainer:
     def begin(self) -> None:
         """Fill the tables by one exact pass."""
         with self.clock.phase("evaluation"):
-            self.engine.fill(self.step)
+            self.method.begin(self.engine, self.step)
         self.refresh.filled(self.step)
 
     def epoch(self, number: int, show: Callable[[int, int, float | None], None] | None = None) -> dict[str, Any]:
@@ -132,7 +132,7 @@ class Trainer:
         return self.step - stamp.sum(dtype=torch.int64) / max(1, stamp.numel())
 
     def update(
-        self, batches: list[Batch], first: int = 0, count: int = 1,
+        self, batches: Sequence[Batch], first: int = 0, count: int = 1,
         show: Callable[[int, int, float | None], None] | None = None,
     ) -> list[Tensor]:  # fmt: skip
         """Run one step: refreshes, gradients of one or more batches, and an update of the weights. Returns the losses.

@@ -1,6 +1,6 @@
 """Small runs for tests: the Trainer itself on a small graph, with tables wherever a test wants them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -101,7 +101,7 @@ class Run:
         self._batches = self._all_batches()
         self.trainer.begin()
 
-    def _all_batches(self) -> Iterator[list[Batch]]:
+    def _all_batches(self) -> Iterator[Sequence[Batch]]:
         for epoch in count(1):
             batches = self.trainer.method.batches(epoch)
             for first in range(0, len(batches), self.config.accumulate):

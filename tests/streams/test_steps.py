@@ -13,7 +13,7 @@ from torch.nn import BatchNorm1d, Linear, ModuleList, Sequential
 
 from rest_triton.history import disk as on_disk
 from rest_triton.history import history, streams, table
-from rest_triton.methods import engine, frequency, refresh, rest, rest_is
+from rest_triton.methods import engine, frequency, graphfm, refresh, rest, rest_is
 from rest_triton.nn import Context, HistoryGNN, context, inference, inputs, norm, pyg
 from rest_triton.nn.pyg import PyGLayer
 from rest_triton.sampling.batch import Batch, node_batch
@@ -26,6 +26,7 @@ from .mutants import installed, mutants
 STEPS = 3  # the third one meets what the first left behind
 LMC: dict[str, Any] = dict(method="lmc+rest", frequency=2, gradient_frequency=1)
 REST, REST_IS, AUTO = dict(method="gas+rest"), dict(method="gas+rest-is"), dict(method="gas+rest", frequency="auto")
+DRAWN: dict[str, Any] = dict(batch_nodes=15, importance_every=2, importance_share=0.8)
 
 # Every setting that changes a step, with several others. tier: near, far or disk. evaluate: between steps.
 # before: steps that are not recorded.
@@ -80,6 +81,14 @@ CASES: dict[str, dict[str, Any]] = {
     "bidirectional, running statistics, far": dict(model="gcn-norm", **LMC, refresh_mode="eval", tier="far"),
     "bidirectional, disk": dict(model="appnp", **LMC, tier="disk"),
     "bidirectional, exact input": dict(model="appnp", **LMC, input="exact"),
+    "graphfm": dict(model="gcn-norm", method="graphfm+rest", refresh_mode="eval"),
+    "graphfm, far": dict(model="gcnii", method="graphfm+rest", tier="far"),
+    "graphfm, rest-is, far": dict(model="gcn-norm", method="graphfm+rest-is", frequency=3, tier="far"),
+    "graphfm, disk": dict(model="appnp", method="graphfm", tier="disk", accumulate=2),
+    "graphfm, exact input": dict(model="appnp", method="graphfm+rest", input="exact", edge_dropout=0.3),
+    "mvs": dict(model="gcn-norm", method="mvs+rest", refresh_mode="eval", **DRAWN),
+    "mvs, far": dict(model="gcnii", method="mvs+rest-is", tier="far", **DRAWN),
+    "mvs, disk": dict(model="appnp", method="mvs", tier="disk", accumulate=2, **DRAWN),
     "narrow": dict(model="gcn-norm", **REST_IS, dtype="bfloat16", amp=True),
 }
 
@@ -292,6 +301,7 @@ SCENES = [
     "rest, far", "running statistics", "rest-is in three pieces, far", "rest-is, running statistics, disk",
     "evaluation writes", "evaluation writes, plain", "running statistics, far, accumulate, clip", "exact input",
     "pna, running statistics", "pna, far", "evaluation writes, far",
+    "graphfm, rest-is, far",
 ]  # fmt: skip
 # Where what a module leaves out is found first.
 FIRST = {
@@ -300,6 +310,7 @@ FIRST = {
     "context": ["rest, far", "running statistics", "rest", "pna, far", "pna, running statistics", "bidirectional",
         "bidirectional, exact input"],
     "norm": ["running statistics"], "pyg": ["layers of pyg"], "history": ["tables alone"], "table": ["tables alone"],
+    "graphfm": ["graphfm, far", "graphfm, rest-is, far"],
     "engine": ["from the beginning"],
 }  # fmt: skip
 
@@ -343,7 +354,9 @@ def from_the_beginning(model: str, **options: Any) -> list[str]:
     return check(recording.log, known=[*run.state(), *adj, made.features.rows, made.aggregated()])
 
 
-MODULES = (history, table, on_disk, context, inputs, norm, pyg, inference, engine, refresh, rest, rest_is, frequency)
+MODULES = (
+    history, table, on_disk, context, inputs, norm, pyg, inference, engine, refresh, rest, rest_is, frequency, graphfm,
+)  # fmt: skip
 ALL = [
     *((streams, *mutant) for mutant in mutants(streams, inside=["Streams"])),
     *((module, *mutant) for module in MODULES for mutant in mutants(module)),

@@ -62,11 +62,14 @@ CASES = {
     "oldest": dict(method="gas+rest", frequency=2, refresh_order="oldest", batch_size=1, seed=1),  # half of 6 clusters wait
     "rest-is": dict(method="gas+rest-is", frequency=2),
     "full": dict(method="full"),
+    "mvs": dict(method="mvs+rest", batch_nodes=10, importance_every=4, importance_share=0.5),
+    "graphfm": dict(method="graphfm+rest", push_momentum=0.5),
 }
 MODELS = {"gcn": dict(batch_norm=True, residual=True), "appnp": {}, "gcnii": {}}
 PLACED = [
     ("gas", "gcn", "device"), ("uniform", "gcn", "device"), ("uniform", "appnp", "disk"), ("oldest", "gcnii", "device"),
     ("oldest", "gcn", "disk"), ("rest-is", "appnp", "device"), ("rest-is", "gcnii", "disk"), ("full", "gcn", "device"),
+    ("mvs", "gcn", "device"), ("mvs", "appnp", "disk"), ("graphfm", "gcn", "device"), ("graphfm", "gcnii", "disk"),
 ]  # fmt: skip
 
 

@@ -108,7 +108,7 @@ LIMITS: list[tuple[dict[str, Any], str]] = [
     (dict(theta=-1.0), "theta is -1.0; it must be at least 0"),
     (dict(mlp_layers=0), "mlp_layers is 0; it must be at least 1"),
     (dict(heads=0), "heads is 0; it must be at least 1"),
-    (dict(method="rest"), f"method is 'rest': did you mean 'lmc+rest'? known are: {', '.join(METHODS)}"),
+    (dict(method="rest"), f"method is 'rest': did you mean 'mvs+rest'? known are: {', '.join(METHODS)}"),
     (dict(method="full+rest"), "method is 'full+rest', but full has no tables to refresh; give --method full"),
     (dict(method="gas+"), f"method is 'gas+': did you mean 'gas'? known are: {', '.join(METHODS)}"),
     (dict(method="gas+rest+rest"), "method is 'gas+rest+rest': did you mean 'gas+rest"),
@@ -123,6 +123,14 @@ LIMITS: list[tuple[dict[str, Any], str]] = [
     (dict(refresh_batch="halve"), "refresh_batch is 'halve': did you mean 'half'? known are: same, half, full"),
     (dict(refresh_order="old"), "refresh_order is 'old': did you mean 'oldest'? known are: uniform, oldest"),
     (dict(refresh_mode="training"), "refresh_mode is 'training': did you mean 'train'? known are: train, eval"),
+    (dict(push_momentum=-0.1), "push_momentum is -0.1; it must be 0 to 1"),
+    (dict(batch_nodes=0), "batch_nodes is 0; it must be at least 1"),
+    (dict(importance_every=0), "importance_every is 0; it must be at least 1"),
+    (dict(importance_share=-0.1), "importance_share is -0.1; it must be 0 to 1"),
+    (dict(importance_share=1.5), "importance_share is 1.5; it must be 0 to 1"),
+    (dict(method="mvs+rest", frequency="auto", target_drift=0.1), "target_drift is 0.1, but rows of a batch of"),
+    (dict(push_momentum=1.5), "push_momentum is 1.5; it must be 0 to 1"),
+    (dict(method="graphfm", model="gat"), "method is graphfm, but model gat does not sum over neighbours; give"),
     (dict(input="cache"), "input is 'cache': did you mean 'cached'? known are: cached, exact"),
     (dict(input="exact"), "input is exact, but a GCN without --linear reads features, which are always exact; "
                           "give --input cached"),
@@ -180,10 +188,11 @@ def test_every_limit_is_in_the_table() -> None:
 
 
 def test_a_method_is_a_base_and_what_refreshes_its_tables() -> None:
-    assert METHODS == ("gas", "lmc", "full", "gas+rest", "gas+rest-is", "lmc+rest", "lmc+rest-is")
+    with_tables = ("gas", "lmc", "graphfm", "mvs")
+    assert METHODS[:5] == (*with_tables, "full")
+    assert METHODS[5:] == tuple(f"{base}+{rest}" for base in with_tables for rest in ("rest", "rest-is"))
     parts = [(config.base, config.rest) for config in (Config(dataset="cora", method=method) for method in METHODS)]
-    assert parts[:3] == [("gas", ""), ("lmc", ""), ("full", "")]
-    assert parts[3:] == [(base, rest) for base in ("gas", "lmc") for rest in ("rest", "rest-is")]
+    assert parts[:5] == [(base, "") for base in METHODS[:5]] and parts[5:7] == [("gas", "rest"), ("gas", "rest-is")]
     auto = Config(dataset="cora", method="gas+rest", frequency="auto", history="disk", lr=0.5)
     assert auto.by_method("full") == Config(dataset="cora", method="full", lr=0.5)
 
@@ -258,7 +267,7 @@ def test_one_line_and_no_traceback(arguments: list[str], code: int, message: str
         (dict(refresh_order="oldest", refresh_mode="eval", method="gas+rest-is"),
          ["--refresh-order changes nothing: it belongs to method NAME+rest, and method is gas+rest-is"]),
         (dict(dtype="bfloat16", method="full"),
-         ["--dtype changes nothing: it belongs to method gas or lmc, and method is full"]),
+         ["--dtype changes nothing: it belongs to method gas or lmc or graphfm or mvs, and method is full"]),
         (dict(gradient_frequency=0, method="gas+rest"),
          ["--gradient-frequency changes nothing: it belongs to method lmc+rest, and method is gas+rest"]),
         (dict(theta=1.0, alpha=0.2, model="appnp"),

@@ -57,6 +57,22 @@ def test_arrays_by_hand() -> None:
     assert nbytes(BASE.changed(method="full", history="disk"), "history tables") == {}
 
 
+def test_a_push_is_of_the_halo() -> None:
+    halo = memory.Run(LARGE, BASE).halo
+    assert nbytes(BASE, "a push") == nbytes(BASE.changed(method="graphfm", push_momentum=0.0), "a push") == {}
+    for refresh in ("", "+rest", "+rest-is"):
+        assert nbytes(BASE.changed(method="graphfm" + refresh), "a push") == {"host": 4 * halo * 3 * 128}
+
+
+def test_batches_of_nodes() -> None:
+    """Scattered nodes have a halo of nearly all their neighbours."""
+    settings = BASE.changed(method="mvs+rest-is", batch_nodes=1000, importance_share=0.5)
+    assert nbytes(settings, "importance") == {"host": 18 * LARGE.nodes} and nbytes(BASE, "importance") == {}
+    assert 19_000 < memory.Run(LARGE, settings).halo < 20_000
+    assert nbytes(settings, "history tables") == nbytes(BASE, "history tables")
+    assert "batches of 1,000 training nodes, with perhaps 19," in str(plan(LARGE, settings))
+
+
 @pytest.mark.parametrize(
     ("place", "rows", "stamps"),
     [
