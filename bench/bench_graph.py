@@ -13,7 +13,7 @@ from rest_triton.data.datasets import load, synthetic
 from rest_triton.data.partition import partition
 from rest_triton.ops import Adjacency, history_spmm
 from rest_triton.ops.adjacency import reverse_with_names
-from rest_triton.sampling.batch import Batch, ClusterLoader, PositionMaps
+from rest_triton.sampling.batch import Batch, ClusterBatches, PositionMaps
 
 from .harness import OURS, Bench, Limit
 
@@ -96,7 +96,7 @@ def bench_forming_a_batch(bench: Bench) -> None:
     graph = load("synthetic:nodes=4000,edges=40000" if bench.tiny else "synthetic:products", bench.root)
     clusters = partition(graph, 40, method="stream", root=bench.root)
     adj = clusters.apply(graph).adjacency("gcn")
-    batches, maps = ClusterLoader(clusters.ptr, 5), PositionMaps(graph.num_nodes)
+    batches, maps = ClusterBatches(clusters.ptr, 5), PositionMaps(graph.num_nodes)
     chosen = batches.epoch(0)[0].clusters
     batch = batches.batch(chosen)
     x, table = torch.randn(len(batch), 128), torch.randn(graph.num_nodes, 128)

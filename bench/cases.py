@@ -13,7 +13,7 @@ from torch import Tensor
 from rest_triton.data.datasets import load
 from rest_triton.data.partition import Method, partition
 from rest_triton.ops import Adjacency, halo
-from rest_triton.sampling.batch import ClusterLoader, PositionMaps
+from rest_triton.sampling.batch import ClusterBatches, PositionMaps
 
 DRAWN = 16_381  # rows with numbers of their own, a prime: torch draws on one thread, and a large table takes seconds
 UNIFORM = "uniform"  # 60,000 rows of 50 neighbours, 70 % of them in-batch, of 600,000 nodes
@@ -130,7 +130,7 @@ def clustered(dataset: str, root: str, num_parts: int, batch_size: int, method: 
     graph = load(dataset, root)
     clusters = partition(graph, num_parts, method=method, root=root)
     adj = clusters.apply(graph).adjacency("gcn").to(device)
-    batch = ClusterLoader(clusters.ptr, batch_size, seed=0, device=device).epoch(0)[0]
+    batch = ClusterBatches(clusters.ptr, batch_size, seed=0, device=device).epoch(0)[0]
     position = PositionMaps(graph.num_nodes, device).take()
     batch.write_positions(position)
     return _without_rows(adj, batch.rows, position, neighbours(adj, batch.rows))

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn import Module
 
 from rest_triton.data.graph import Graph
-from rest_triton.sampling.batch import Batch, ClusterLoader
+from rest_triton.sampling.batch import Batch, ClusterBatches
 
 PRODUCTS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "matmul": torch.matmul,  # MKL's
@@ -163,7 +163,7 @@ class PyGAS:
         self, graph: Graph, ptr: Tensor, batch_size: int, model: Module, lr: float, seed: int = 0, product: str | None = None
     ) -> None:
         warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta state")
-        self.subgraphs, self.batches = Subgraphs(graph), ClusterLoader(ptr, batch_size, seed)
+        self.subgraphs, self.batches = Subgraphs(graph), ClusterBatches(ptr, batch_size, seed)
         self.model = model
         widths: Any = model.widths
         self.histories = [torch.zeros(graph.num_nodes, width) for width in widths]

@@ -32,7 +32,7 @@ from ..kernels._hash import mix64
 from ..nn.context import Context
 from ..nn.model import HistoryGNN
 from ..ops import Adjacency
-from ..sampling.batch import Batch, ClusterLoader
+from ..sampling.batch import Batch, ClusterBatches
 from .loss import Loss, mean_loss
 
 if TYPE_CHECKING:
@@ -92,9 +92,9 @@ class Method(ABC):
     def after_backward(self, ctx: Context) -> None:  # noqa: B027 (most methods need nothing)
         """Called between backward and the update of the weights."""
 
-    def refresh_batches(self, batch_size: int, seed: int) -> ClusterLoader:
+    def refresh_batches(self, batch_size: int, seed: int) -> ClusterBatches:
         """The batches that REST refreshes."""
-        return ClusterLoader(self.ptr, batch_size, seed=mix64(seed) >> 1, device=self.device)
+        return ClusterBatches(self.ptr, batch_size, seed=mix64(seed) >> 1, device=self.device)
 
     def reads(self, adj: Adjacency, batch: Batch) -> Tensor:
         """int64[H]: the rows that a batch reads from tables."""

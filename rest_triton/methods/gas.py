@@ -5,7 +5,7 @@ from torch import Tensor
 from ..config import Config
 from ..data.graph import Graph
 from ..kernels._hash import mix64
-from ..sampling.batch import Batch, ClusterLoader
+from ..sampling.batch import Batch, ClusterBatches
 from .base import Method
 
 
@@ -15,7 +15,7 @@ class GAS(Method):
     def __init__(self, config: Config, ptr: Tensor, device: str, graph: Graph | None = None) -> None:
         super().__init__(config, ptr, device, graph)
         batch_size = min(config.batch_size, ptr.numel() - 1)  # a small graph may have fewer clusters than num_parts
-        self.clusters = ClusterLoader(ptr, batch_size, seed=mix64(config.seed) >> 1, device=device)
+        self.clusters = ClusterBatches(ptr, batch_size, seed=mix64(config.seed) >> 1, device=device)
 
     def batches(self, epoch: int) -> list[Batch]:
         most = self.config.max_steps * self.config.accumulate or None

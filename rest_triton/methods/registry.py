@@ -11,11 +11,11 @@ from .graphfm import GraphFM
 from .lmc import LMC
 from .mvs import MVS
 from .refresh import Refresh
-from .rest import REST, FullRefresh
-from .rest_is import RESTIS
+from .rest import ClusterRefresh, FullRefresh
+from .rest_is import HaloRefresh
 
 METHODS: dict[str, type[Method]] = {"gas": GAS, "lmc": LMC, "graphfm": GraphFM, "mvs": MVS, "full": Full}
-REFRESHES: dict[str, type[Refresh]] = {"": Refresh, "rest": REST, "rest-is": RESTIS}
+REFRESHES: dict[str, type[Refresh]] = {"": Refresh, "rest": ClusterRefresh, "rest-is": HaloRefresh}
 
 
 def method_for(config: Config, ptr: Tensor, device: str = "cpu", graph: Graph | None = None) -> Method:

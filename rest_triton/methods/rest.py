@@ -16,7 +16,7 @@ from .refresh import Refresh
 REFRESHING = 0x5EED  # makes the refresh iterator's shuffles differ from the training iterator's
 
 
-class REST(Refresh):
+class ClusterRefresh(Refresh):
     """Refresh batches before every training batch. :class:`Frequency` controls their number.
 
     They come from a second iterator over shuffled clusters, or hold the clusters with the oldest rows.

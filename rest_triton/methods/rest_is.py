@@ -8,7 +8,7 @@ from .engine import Engine
 from .refresh import Refresh
 
 
-class RESTIS(Refresh):
+class HaloRefresh(Refresh):
     """Refreshes of the rows that a batch reads, in ``frequency`` pieces."""
 
     def before(self, engine: Engine, batch: Batch, step: int) -> tuple[Batch, Sequence[Rows | None] | None]:

@@ -33,7 +33,7 @@ class Batch:
         adj: the batch's adjacency, where it is not the graph's: a sampled or renormalised one, with the same nodes.
         weight: float32[R], the weight of each row's loss. The loss is then the weighted sum instead of the mean.
 
-    :class:`ClusterLoader` and :func:`node_batch` make batches.
+    :class:`ClusterBatches` and :func:`node_batch` make batches.
     """
 
     num_nodes: int
@@ -209,7 +209,7 @@ class PositionMaps:
         self._free.append(position)
 
 
-class ClusterLoader:
+class ClusterBatches:
     """Batches of clusters, in another order each epoch.
 
     Args:
@@ -220,7 +220,7 @@ class ClusterLoader:
 
     Example::
 
-        for batch in ClusterLoader(partition.ptr, 5, seed=1).epoch(0):
+        for batch in ClusterBatches(partition.ptr, 5, seed=1).epoch(0):
             ...
     """
 

@@ -9,8 +9,7 @@ from torch import Tensor
 
 from ..data.graph import Graph
 from ..data.partition import partition
-from .batch import Batch
-from .batch import ClusterLoader as ClusterBatches
+from .batch import Batch, ClusterBatches
 
 
 @dataclass(frozen=True, eq=False)

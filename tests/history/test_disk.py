@@ -10,12 +10,12 @@ import torch
 from rest_triton.history import disk
 from rest_triton.history.history import History
 from rest_triton.history.table import Rows
-from rest_triton.sampling.batch import ClusterLoader
+from rest_triton.sampling.batch import ClusterBatches
 from rest_triton.utils.errors import UserError
 
 NODES = 50
 FILES = ["input-0.rows", "input-0.stamps", "input-1.rows", "input-1.stamps"]
-ALL = ClusterLoader(torch.tensor([0, NODES]), 1).batch([0])
+ALL = ClusterBatches(torch.tensor([0, NODES]), 1).batch([0])
 
 
 def tables(folder: Path, num_nodes: int = NODES, dtype: torch.dtype = torch.float32) -> History:

@@ -9,12 +9,12 @@ import torch
 from rest_triton.history import file
 from rest_triton.history.age import ages, mean_age
 from rest_triton.history.history import History
-from rest_triton.sampling.batch import ClusterLoader, node_batch
+from rest_triton.sampling.batch import ClusterBatches, node_batch
 
 from .runs import FarHistory
 
 N, WIDTHS = 50, (3, 47)
-BATCHES = ClusterLoader(torch.tensor([0, 9, 20, 33, 50]), 4)
+BATCHES = ClusterBatches(torch.tensor([0, 9, 20, 33, 50]), 4)
 KINDS = {"range": BATCHES.batch([0, 1]), "ranges": BATCHES.batch([0, 2]), "nodes": node_batch(torch.tensor([40, 3, 17]), N),
          "empty": node_batch(torch.zeros(0, dtype=torch.int64), N), "all": BATCHES.batch(range(4))}  # fmt: skip
 

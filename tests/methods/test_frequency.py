@@ -9,7 +9,7 @@ import torch
 from rest_triton.config import Config
 from rest_triton.history.history import History
 from rest_triton.methods.frequency import Frequency, TargetAge, TargetDrift, frequency_for
-from rest_triton.sampling.batch import ClusterLoader
+from rest_triton.sampling.batch import ClusterBatches
 from rest_triton.training.trainer import Trainer
 
 from ..training.data import PTR, settings, small
@@ -94,7 +94,7 @@ class Moving:
 def test_drift_is_kept_by_refreshing_as_often_as_rows_move(pace: float) -> None:
     engine: Any = Moving(pace)
     refresh = rest_of(auto(target_drift=0.05, refresh_order="oldest"))
-    drifts, batches = [], ClusterLoader(PTR, 1, seed=3)
+    drifts, batches = [], ClusterBatches(PTR, 1, seed=3)
     for step in range(1, 241):
         batch = batches.epoch(step // 8)[step % 8]
         refresh.before(engine, batch, step)
@@ -140,7 +140,7 @@ def test_drift_goes_on_from_a_checkpoint_where_the_tables_are_elsewhere() -> Non
     """A checkpoint is loaded on the CPU: the rows that it remembers are moved to the run's device."""
     engine: Any = Moving(0.02)
     first = frequency_for(auto(target_drift=0.05), 8)
-    batch = ClusterLoader(PTR, 1).batch([2])
+    batch = ClusterBatches(PTR, 1).batch([2])
     first.observe(engine, batch, 1, 1.0)
     moved = frequency_for(auto(target_drift=0.05), 8)
     moved.load(deepcopy(first.state()))

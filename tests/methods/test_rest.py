@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from rest_triton.config import Config
-from rest_triton.methods.registry import REST, RESTIS, Refresh, method_for, refresh_for
+from rest_triton.methods.registry import ClusterRefresh, HaloRefresh, Refresh, method_for, refresh_for
 from rest_triton.methods.rest import FullRefresh
-from rest_triton.sampling.batch import Batch, ClusterLoader
+from rest_triton.sampling.batch import Batch, ClusterBatches
 from rest_triton.training.trainer import Trainer
 
 from ..training.data import PTR, settings, small
@@ -36,7 +36,7 @@ def rest_of(config: Config) -> Any:
 
 
 def asked(refresh: Any, steps: int, batch_size: int = 2) -> tuple[Watched, list[Batch]]:
-    engine, batches = Watched(), ClusterLoader(PTR, batch_size, seed=9)
+    engine, batches = Watched(), ClusterBatches(PTR, batch_size, seed=9)
     trained = [batch for epoch in range(steps) for batch in batches.epoch(epoch)][:steps]
     for step, batch in enumerate(trained, start=1):
         refresh.before(engine, batch, step)
@@ -63,7 +63,7 @@ def test_uniform_is_never_the_training_batch() -> None:
 def test_oldest_takes_those_that_waited_longest() -> None:
     refresh = rest_of(settings(method="gas+rest", batch_size=1, frequency=2, refresh_order="oldest"))
     written = [0] * 8
-    engine, trained = Watched(), ClusterLoader(PTR, 1, seed=9)
+    engine, trained = Watched(), ClusterBatches(PTR, 1, seed=9)
     batches = [batch for epoch in range(10) for batch in trained.epoch(epoch)]
     for step, batch in enumerate(batches, start=1):
         engine.refreshed.clear()
@@ -94,7 +94,7 @@ def test_sizes(size: str, clusters: int) -> None:
 
 def test_kinds() -> None:
     kinds = {
-        "gas": Refresh, "gas+rest": REST, "gas+rest-is": RESTIS, "full": Refresh,
+        "gas": Refresh, "gas+rest": ClusterRefresh, "gas+rest-is": HaloRefresh, "full": Refresh,
     }  # fmt: skip
     for method, kind in kinds.items():
         assert type(rest_of(settings(method=method))) is kind

@@ -15,7 +15,7 @@ from rest_triton.history.history import History
 from rest_triton.methods.engine import Engine
 from rest_triton.methods.gas import GAS
 from rest_triton.nn import GAT, GIN, PNA, HistoryGNN
-from rest_triton.sampling.batch import Batch, ClusterLoader
+from rest_triton.sampling.batch import Batch, ClusterBatches
 
 pyg = pytest.importorskip("torch_geometric.nn")
 
@@ -106,7 +106,7 @@ def test_against_the_whole_graph(kind: str, directed: bool) -> None:
     expected = plain(model, data)
     torch.testing.assert_close(run.exact(), expected, rtol=1e-4, atol=1e-4)
     run.fill()
-    for batch in ClusterLoader(PTR, 2).epoch(0):  # with exact rows in the tables, a batch is exact
+    for batch in ClusterBatches(PTR, 2).epoch(0):  # with exact rows in the tables, a batch is exact
         torch.testing.assert_close(run.predict(batch, 1), expected[batch.rows], rtol=1e-4, atol=1e-4)
     assert data.y is not None
     y, parameters = data.y, list(model.parameters())
@@ -122,7 +122,7 @@ def test_the_halo_gives_gradients_to_the_weights_of_gat() -> None:
     torch.manual_seed(0)
     model, data = GAT(FEATURES, 8, CLASSES, 1), graph(True)
     run = engine(model, data)
-    batch = ClusterLoader(PTR, 2).batch([1, 2])
+    batch = ClusterBatches(PTR, 2).batch([1, 2])
     assert data.y is not None and batch.halo(run.inputs.adj).numel() > 0
     y = data.y
     ours = run.gradients(batch, 1, lambda logits: F.cross_entropy(logits, y[batch.rows]))

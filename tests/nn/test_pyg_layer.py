@@ -17,7 +17,7 @@ from rest_triton.methods.engine import Engine
 from rest_triton.methods.gas import GAS
 from rest_triton.nn import HistoryGNN
 from rest_triton.nn.pyg import PyGLayer
-from rest_triton.sampling.batch import Batch, ClusterLoader
+from rest_triton.sampling.batch import Batch, ClusterBatches
 
 pyg = pytest.importorskip("torch_geometric.nn")
 
@@ -76,7 +76,7 @@ def test_equal_to_the_layer_on_the_whole_graph(kind: str) -> None:
     expected = plain(model, data)
     torch.testing.assert_close(run.exact(), expected)
     run.fill()
-    for batch in ClusterLoader(PTR, 2).epoch(0):  # with exact rows in the tables, a batch is exact
+    for batch in ClusterBatches(PTR, 2).epoch(0):  # with exact rows in the tables, a batch is exact
         torch.testing.assert_close(run.predict(batch, 1), expected[batch.rows])
     assert data.y is not None
     loss = F.cross_entropy(expected, data.y)
@@ -94,7 +94,7 @@ def test_stale_rows_count(kind: str = "sage") -> None:
     run = engine(model, data)
     run.fill()
     run.history.tables[0].rows.mul_(2)
-    batch = ClusterLoader(PTR, 2).batch([0, 1])
+    batch = ClusterBatches(PTR, 2).batch([0, 1])
     assert not torch.allclose(run.predict(batch, 1), plain(model, data)[batch.rows])
 
 
@@ -104,9 +104,9 @@ def test_a_refresh_leaves_running_statistics() -> None:
     run = engine(model, data)
     run.fill()
     before = [b.clone() for b in model.buffers()]
-    run.refresh(ClusterLoader(PTR, 2).batch([0, 1]), 1)
+    run.refresh(ClusterBatches(PTR, 2).batch([0, 1]), 1)
     assert all(torch.equal(a, b) for a, b in zip(before, model.buffers(), strict=True))
-    run.train(ClusterLoader(PTR, 2).batch([0, 1]), 1, lambda logits: logits.sum())
+    run.train(ClusterBatches(PTR, 2).batch([0, 1]), 1, lambda logits: logits.sum())
     assert not all(torch.equal(a, b) for a, b in zip(before, model.buffers(), strict=True))
     assert model.convs[0].conv.training
 

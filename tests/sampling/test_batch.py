@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from rest_triton.ops import Adjacency, halo_definition, history_spmm
-from rest_triton.sampling.batch import Batch, ClusterLoader, PositionMaps, node_batch
+from rest_triton.sampling.batch import Batch, ClusterBatches, PositionMaps, node_batch
 
 from ..ops import graphs
 
@@ -22,7 +22,7 @@ def expected_map(rows: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("batch_size", [1, 2, 4, 6])
 def test_an_epoch_has_every_node_once(batch_size: int) -> None:
-    batches = ClusterLoader(PTR, batch_size, seed=3)
+    batches = ClusterBatches(PTR, batch_size, seed=3)
     epoch = batches.epoch(0)
     assert len(epoch) == len(batches) == -(-6 // batch_size)
     assert sorted(k for batch in epoch for k in batch.clusters) == list(range(6))
@@ -36,7 +36,7 @@ def test_shuffled_by_seed_and_epoch_alone() -> None:
     ptr = torch.arange(0, 101, 2)
 
     def order(seed: int, epoch: int) -> list[tuple[int, ...]]:
-        return [batch.clusters for batch in ClusterLoader(ptr, 5, seed).epoch(epoch)]
+        return [batch.clusters for batch in ClusterBatches(ptr, 5, seed).epoch(epoch)]
 
     assert order(1, 4) == order(1, 4)
     assert order(1, 4) != order(1, 5)
@@ -49,19 +49,19 @@ def test_shuffled_by_seed_and_epoch_alone() -> None:
 
 
 def test_neighbouring_clusters_are_one_range() -> None:
-    batch = ClusterLoader(PTR, 6).batch([4, 0, 3])
+    batch = ClusterBatches(PTR, 6).batch([4, 0, 3])
     assert batch.clusters == (0, 3, 4)
     assert batch.ranges == ((0, 7), (12, 33))
     assert batch.rows.tolist() == [*range(7), *range(12, 33)]
     per_node = torch.arange(2 * N).view(N, 2)
     assert torch.equal(batch.take(per_node), per_node[batch.rows])
-    assert ClusterLoader(PTR, 6).batch([0]).take(per_node).data_ptr() == per_node.data_ptr()
+    assert ClusterBatches(PTR, 6).batch([0]).take(per_node).data_ptr() == per_node.data_ptr()
 
 
 BATCHES = {
-    "ranges": lambda: ClusterLoader(PTR, 6).batch([0, 3, 5]),
-    "everything": lambda: ClusterLoader(PTR, 6).batch(range(6)),
-    "empty": lambda: ClusterLoader(PTR, 6).batch([1]),
+    "ranges": lambda: ClusterBatches(PTR, 6).batch([0, 3, 5]),
+    "everything": lambda: ClusterBatches(PTR, 6).batch(range(6)),
+    "empty": lambda: ClusterBatches(PTR, 6).batch([1]),
     "nodes": lambda: node_batch(torch.tensor([39, 3, 17, 0]), N),
     "no-nodes": lambda: node_batch(torch.zeros(0, dtype=torch.int64), N),
 }
@@ -81,7 +81,7 @@ def test_enter_and_leave(kind: str) -> None:
 
 def test_two_batches_at_once() -> None:
     """Maps of overlapping batches: one enters and leaves within the other, then they leave in the order of entry."""
-    maps, batches = PositionMaps(N), ClusterLoader(PTR, 6)
+    maps, batches = PositionMaps(N), ClusterBatches(PTR, 6)
     training, refresh = batches.batch([0, 3]), batches.batch([3, 4])
     with maps.enter(training) as first:
         with maps.enter(refresh) as second:
@@ -98,7 +98,7 @@ def test_two_batches_at_once() -> None:
 
 
 def test_left_after_an_error() -> None:
-    maps, batch = PositionMaps(N), ClusterLoader(PTR, 6).batch([2])
+    maps, batch = PositionMaps(N), ClusterBatches(PTR, 6).batch([2])
     with pytest.raises(KeyError), maps.enter(batch) as position:
         raise KeyError
     assert torch.equal(position, OUTSIDE)
@@ -107,7 +107,7 @@ def test_left_after_an_error() -> None:
 def test_leaving_before_backward_is_noticed() -> None:
     rowptr, col = graphs.undirected()
     adj = Adjacency(rowptr, col).undirected()
-    batch, maps = ClusterLoader(PTR, 6).batch([0, 3]), PositionMaps(N)
+    batch, maps = ClusterBatches(PTR, 6).batch([0, 3]), PositionMaps(N)
     x = torch.ones(len(batch), 3, requires_grad=True)
     with maps.enter(batch) as position:
         z = history_spmm(adj, batch.rows, position, x, torch.ones(N, 3))
@@ -135,15 +135,15 @@ def test_halo_found_before(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_bad_arguments() -> None:
     with pytest.raises(ValueError, match="batch_size is 7; there are 6 clusters"):
-        ClusterLoader(PTR, 7)
+        ClusterBatches(PTR, 7)
     with pytest.raises(ValueError, match="batch_size is 0"):
-        ClusterLoader(PTR, 0)
+        ClusterBatches(PTR, 0)
     with pytest.raises(ValueError, match="ptr decreases after row 1: 5 to 2"):
-        ClusterLoader(torch.tensor([0, 5, 2, 9]), 1)
+        ClusterBatches(torch.tensor([0, 5, 2, 9]), 1)
     with pytest.raises(ValueError, match=r"clusters are \[1, 1\]; they must be distinct, from 0 to 5"):
-        ClusterLoader(PTR, 2).batch([1, 1])
+        ClusterBatches(PTR, 2).batch([1, 1])
     with pytest.raises(ValueError, match=r"clusters are \[6\]"):
-        ClusterLoader(PTR, 2).batch([6])
+        ClusterBatches(PTR, 2).batch([6])
     with pytest.raises(ValueError, match="nodes has values from 0 to 40"):
         node_batch(torch.tensor([0, 40]), N)
     with pytest.raises(ValueError, match="only 1 distinct"):

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from rest_triton.data.graph import Graph
 from rest_triton.methods.loss import mean_loss
-from rest_triton.sampling.batch import Batch, ClusterLoader, node_batch
+from rest_triton.sampling.batch import Batch, ClusterBatches, node_batch
 from rest_triton.training.metrics import score, scores
 
 CPU = torch.device("cpu")
@@ -87,7 +87,7 @@ def test_batches_of_clusters() -> None:
     """The rows of cluster batches are ranges, in the order of their ids."""
     y = torch.arange(6) % 3
     made = graph(y, **masks([0, 4, 5], [1], [2], 6))
-    batch = ClusterLoader(torch.tensor([0, 2, 4, 6]), 2).batch([0, 2])
+    batch = ClusterBatches(torch.tensor([0, 2, 4, 6]), 2).batch([0, 2])
     assert batch.rows.tolist() == [0, 1, 4, 5]
     loss = mean_loss(made, batch, CPU)(logits_for(0, 0, 1, 0))
     each = [surprise([3.0, 0.1, 0.2], 0), surprise([0.0, 3.0, 0.2], 1), surprise([3.0, 0.1, 0.2], 2)]
