@@ -14,12 +14,12 @@ from torch import Tensor
 from torch.nn import BatchNorm1d
 
 from ..history.table import Rows
-from ..kernels._hash import mix64
-from ..ops import activate, backend, gather_rows, halo, halo_spmm, history_spmm
-from ..sampling.batch import Batch, Block, PositionMaps
+from ..ops import activate, gather_rows, halo_spmm, history_spmm
+from ..sampling.batch import Batch, PositionMaps
 from ..utils.errors import UserError
 from . import norm as norms
 from .inputs import Inputs
+from .rows import BatchRows
 
 if TYPE_CHECKING:
     from .model import HistoryGNN
@@ -48,7 +48,7 @@ class Reader(Protocol):
         """Called when a layer's output is recorded, before the next layer reads its neighbours."""
 
 
-class Context:
+class Context(BatchRows):
     """One forward of one batch.
 
     Args:
@@ -83,41 +83,20 @@ class Context:
         statistics: norms.Statistics | None = None,
         probe: Callable[[str, Tensor], None] | None = None,
     ) -> None:
-        self.inputs, self.batch, self.maps, self.reader = inputs, batch, maps, reader
-        self.history, self.streams = inputs.history, inputs.history.streams
-        self.step, self.draw, self.training = step, draw, training
-        self.refreshing, self.recording = refreshing, recording
-        self.partial, self.complete = refreshing and not complete, complete
+        super().__init__(
+            inputs, batch, maps, step=step, draw=draw, training=training, refreshing=refreshing,
+            partial=refreshing and not complete, pulled=pulled, probe=probe,
+        )  # fmt: skip
+        self.reader, self.recording, self.complete = reader, recording, complete
         self.differentiable: Tensor | None = None  # with complete: the input of the first layer that has a gradient
-        self.pulled, self.copies, self.copies_at = pulled, copies, copies_at
-        self.statistics, self.probe = statistics, probe
-        self.whole_graph = len(batch) == inputs.adj.num_nodes
+        self.copies, self.copies_at, self.statistics = copies, copies_at, statistics
         self.model: HistoryGNN | None = None  # set by begin()
-        self.layer, self.num_layers = -1, 0  # -1: before the first
-        self.feature_dropout = 0.0
+        self.num_layers = 0
         self._h: Tensor | None = None
         self._h0: Tensor | None = None
         self.kept: dict[str, Tensor] = {}  # for the reader, until the forward ends
-        self.adj = inputs.adj if batch.adj is None else batch.adj
-        self.block = batch.block(-1)
-        self._halos: dict[tuple[int, int], Tensor] = {}  # of blocks, by their sizes
-        self._readers: Tensor | None = None
         self._halo_h: Tensor | None = None  # encoded features of the halo, where they are not read from a table
-        # Position maps, with the rows entered and the halo that is numbered by slots.
-        self._taken: dict[tuple[int, int | None, bool], tuple[Batch, Tensor | None, Tensor]] = {}
-        self._sources: dict[int, Rows] = {}
         self._recorded = False
-        self._seeds = 0
-        self._feature_seed: int | None = None
-
-    def close(self) -> None:
-        """Return the position maps, after backward."""
-        for entered, outside, position in self._taken.values():
-            entered.restore_positions(position)
-            if outside is not None:
-                position[outside] = ~outside.to(position.dtype)
-            self.maps.give_back(position)
-        self._taken = {}
 
     # The steps of HistoryGNN.forward.
 
@@ -240,52 +219,6 @@ class Context:
     # Places of rows.
 
     @property
-    def halo(self) -> Tensor:
-        """int64[H]: the neighbours of the computed rows that are not rows of the layer's input."""
-        return self._halo_of(self.block)
-
-    def _halo_of(self, block: Block) -> Tensor:
-        sizes = len(block.rows), len(block.source)
-        if sizes not in self._halos:
-            nothing = torch.empty(0, dtype=torch.int64, device=self.inputs.device)
-            self._halos[sizes] = nothing if self.whole_graph else block.halo(self.adj)
-        return self._halos[sizes]
-
-    @property
-    def readers(self) -> Tensor:
-        """int64[K]: the nodes outside of the batch with a neighbour in it. In an undirected graph they are the halo."""
-        reverse = self.adj.reverse
-        if reverse is None or reverse.col is self.adj.col:
-            return self.halo
-        if self._readers is None:
-            self._readers = halo(reverse, self.batch.rows)
-        return self._readers
-
-    def position(
-        self, *, by_slot: bool = False, of_result: bool = False, joined: bool = False, of_readers: bool = False
-    ) -> Tensor:
-        """int32[N]: the position map of the rows of the layer's input.
-
-        Args:
-            by_slot: the halo's rows are numbered as in ``halo``, else by node. joined: they follow the input's rows in x.
-            of_result: return the map of the computed rows instead.
-            of_readers: by_slot numbers the rows of ``readers`` instead of the halo's.
-        """
-        entered = self.block.rows if of_result else self.block.source
-        outside = None
-        if (by_slot or joined) and not self.whole_graph:
-            outside = self.readers if of_readers else self.halo
-        key = len(entered), None if outside is None else id(outside), joined and outside is not None
-        if key not in self._taken:
-            position = self.maps.take()
-            self._taken[key] = entered, outside, position
-            entered.write_positions(position)
-            if outside is not None:
-                numbers = torch.arange(outside.numel(), dtype=torch.int32, device=position.device)
-                position[outside] = numbers + len(entered) if joined else ~numbers
-        return self._taken[key][2]
-
-    @property
     def _halo_rows(self) -> Tensor | None:
         """The halo's rows of the layer's input, if this forward computed them."""
         return self._halo_h if self.layer == 0 else None
@@ -315,35 +248,6 @@ class Context:
             return gather_rows(source.rows, self.halo) if source.in_place else source.rows.clone()
 
         return self.streams.submit(self.streams.current, rows, reads=[source.resource])
-
-    def source(self, layer: int | None = None) -> Rows | None:
-        """The rows of a layer's input for nodes outside of the batch, None without such nodes or a table.
-
-        layer: by default this one.
-        """
-        layer = self.layer if layer is None else layer
-        number = self.inputs.number(layer)
-        if self.whole_graph or number is None:
-            return None
-        if self.pulled is not None and (pulled := self.pulled[number]) is not None:
-            return pulled
-        if backend.debugging() and number not in self._sources:
-            self.history.refuse_unwritten(number, self.halo)
-        return self._pull(number, self.batch.block(layer))
-
-    def _pull(self, number: int, block: Block) -> Rows:
-        if number not in self._sources:
-            table = self.history.tables[number]
-            far = None if table.in_place else self._halo_of(block)
-            self._sources[number] = Rows(table.rows, table.resource, True) if far is None else self.history.pull(number, far)
-        return self._sources[number]
-
-    def _prefetch(self) -> None:
-        """Fetch the next layer's rows while this layer computes. A refresh does not read the last table."""
-        number = self.inputs.number(self.layer + 1)
-        if number is not None and not self.whole_graph and self.pulled is None:
-            if number < len(self.history.tables) - int(self.partial):
-                self._pull(number, self.batch.block(self.layer + 1))
 
     def aggregate(
         self, x: Tensor | None = None, *, residual: Tensor | None = None, alpha: float = 0.0,
@@ -396,19 +300,6 @@ class Context:
         return halo_spmm(self.adj, self.batch.rows, self.halo, position, inside, outside, **self.edges())
 
     # Features.
-
-    def _features(self) -> Tensor:
-        """[S, F]: the features of the rows of the layer's input, with dropout in training."""
-        batch = self.block.source if self.layer >= 0 else self.block.rows
-        return self._drop_features(self.inputs.features.take(batch), batch.rows)
-
-    def _drop_features(self, x: Tensor, rows: Tensor) -> Tensor:
-        if self.feature_dropout == 0.0 or not self.training:
-            return x
-        if self._feature_seed is None:
-            self._feature_seed = self.next_seed()
-        dropped = activate(x, rows=rows, relu=False, dropout=self.feature_dropout, seed=self._feature_seed)
-        return self._probed("dropout of features", dropped)
 
     def _propagate_features(self) -> Tensor:
         """[R, F]: the aggregate of the features. Without dropout it is computed once for the whole graph."""
@@ -482,23 +373,3 @@ class Context:
                 writes=[self.inputs.statistics],
             )
         return norms.scale_and_shift(norm, moments, bias, of_batch=True)
-
-    # Randomness.
-
-    @property
-    def edge_dropout(self) -> float:
-        return self.inputs.edge_dropout if self.training and not self.refreshing else 0.0
-
-    def edges(self) -> dict[str, Any]:
-        """The options of an aggregate for edge dropout."""
-        return dict(edge_dropout=self.edge_dropout, seed=self.next_seed() if self.edge_dropout > 0.0 else 0)
-
-    def next_seed(self) -> int:
-        """A new seed for each use of randomness in this forward, equal in every run."""
-        self._seeds += 1
-        return mix64(mix64(mix64(self.inputs.seed + self.step) + self.draw) + self._seeds) >> 1
-
-    def _probed(self, what: str, h: Tensor) -> Tensor:
-        if self.probe is not None:
-            self.probe(f"{what} of layer {self.layer}", h)
-        return h

@@ -1,6 +1,7 @@
 """Adjacency: the CSR that the ops read, with normalisation by node and the reverse for backward."""
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -107,9 +108,19 @@ class Adjacency:
         """The same graph, with its reverse, on another device."""
         if self.rowptr.device == torch.device(device):
             return self
-        names = ("rowptr", "col", "row_scale", "col_scale", "edge_weight", "edge_id", "reverse")
-        moved = {name: getattr(self, name).to(device) for name in names if getattr(self, name) is not None}
-        return replace(self, **moved)
+        copies: dict[int, Tensor] = {}  # by the original: an undirected graph shares its arrays with its reverse
+
+        def moved(adj: "Adjacency") -> "Adjacency":
+            names = ("rowptr", "col", "row_scale", "col_scale", "edge_weight", "edge_id")
+            tensors: dict[str, Any] = {name: tensor for name in names if (tensor := getattr(adj, name)) is not None}
+            for tensor in tensors.values():
+                if id(tensor) not in copies:
+                    copies[id(tensor)] = tensor.to(device)
+            reverse = None if adj.reverse is None else moved(adj.reverse)
+            fields: dict[str, Any] = {name: copies[id(tensor)] for name, tensor in tensors.items()}
+            return replace(adj, reverse=reverse, **fields)
+
+        return moved(self)
 
     def undirected(self) -> "Adjacency":
         """The same graph with itself as reverse. Every edge must exist in both directions. Arrays are shared.

@@ -90,3 +90,10 @@ def test_a_graph_without_reverse_is_refused() -> None:
     around = torch.randn(len(outside), D, requires_grad=True)
     with pytest.raises(ValueError, match=r"halo_x requires a gradient but adj has no reverse; use adj\.undirected"):
         halo_spmm(adj, batch.rows, outside, slots(batch.rows, outside), torch.randn(5, D), around)
+
+
+def test_a_moved_graph_shares_its_arrays_with_its_reverse() -> None:
+    whole = graph(False)
+    moved = Adjacency(whole.rowptr, whole.col, whole.row_scale, whole.col_scale).undirected().to("meta")
+    assert moved.reverse is not None and moved.rowptr.device.type == "meta"
+    assert moved.reverse.rowptr is moved.rowptr and moved.reverse.col is moved.col

@@ -14,7 +14,7 @@ from torch.nn import BatchNorm1d, Linear, ModuleList, Sequential
 from rest_triton.history import disk as on_disk
 from rest_triton.history import history, streams, table
 from rest_triton.methods import engine, frequency, graphfm, refresh, rest, rest_is
-from rest_triton.nn import Context, HistoryGNN, context, inference, inputs, norm, pyg
+from rest_triton.nn import Context, HistoryGNN, context, inference, inputs, norm, pyg, rows
 from rest_triton.nn.pyg import PyGLayer
 from rest_triton.sampling.batch import Batch, node_batch
 from tests.streams.ordering import _Checker, check, interleavings
@@ -355,7 +355,7 @@ def from_the_beginning(model: str, **options: Any) -> list[str]:
 
 
 MODULES = (
-    history, table, on_disk, context, inputs, norm, pyg, inference, engine, refresh, rest, rest_is, frequency, graphfm,
+    history, table, on_disk, context, rows, inputs, norm, pyg, inference, engine, refresh, rest, rest_is, frequency, graphfm,
 )  # fmt: skip
 ALL = [
     *((streams, *mutant) for mutant in mutants(streams, inside=["Streams"])),
