@@ -16,7 +16,7 @@ SHORT = {
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_example(path: Path, tmp_path: Path) -> None:
     lines = path.read_text().splitlines()
-    assert len(lines) <= 45, f"{path.name} has {len(lines)} lines"
+    assert len(lines) < 40, f"{path.name} has {len(lines)} lines"
     done = subprocess.run(
         [sys.executable, str(path), *SHORT.get(path.stem, "").split()], cwd=tmp_path, capture_output=True, text=True,
         env=_environment(),
