@@ -98,6 +98,15 @@ class Context(BatchRows):
         self._halo_h: Tensor | None = None  # encoded features of the halo, where they are not read from a table
         self._recorded = False
 
+    def close(self) -> None:
+        """Return the position maps and release all rows, after backward."""
+        super().close()
+        # Hooks of a method may hold this context, and its tensors hold the hooks: autograd's part of that cycle is invisible
+        # to Python's garbage collector.
+        self._h = self._h0 = self._halo_h = self.differentiable = None
+        self.kept = {}
+        self._sources = {}
+
     # The steps of HistoryGNN.forward.
 
     def begin(self, model: "HistoryGNN") -> None:
