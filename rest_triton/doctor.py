@@ -73,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--no-tests", action="store_true", help=argparse.SUPPRESS)  # of version 0.1; it changes nothing
     parser.parse_args(arguments)
     for name, value in versions().items():
-        print(f"{name:<16}  {value}", flush=True)
+        print(f"{name:<17}  {value}", flush=True)
     try:
         present = devices()
     except (ImportError, OSError) as error:  # OSError: a library that torch needs is missing
@@ -86,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{str(device).upper()}: {describe(device)}")
         print(f"  copies {bandwidth(device) / 1e9:.1f} GB/s, read and written", flush=True)
         for op, problem in selftest(device):
-            print(f"  {op:<14}  {f'WRONG  {problem}' if problem else 'ok'}", flush=True)
+            print(f"  {op:<17}  {f'WRONG  {problem}' if problem else 'ok'}", flush=True)
             wrong += [f"{op} on {device}"] if problem else []
     print(f"WRONG: {', '.join(wrong)}" if wrong else "All kernels are right.")
     return 1 if wrong else 0

@@ -6,12 +6,13 @@ from ..config import Config
 from ..data.graph import Graph
 from .base import Method
 from .full import Full
+from .full_refresh import FullRefresh
 from .gas import GAS
 from .graphfm import GraphFM
 from .lmc import LMC
 from .mvs import MVS
 from .refresh import Refresh
-from .rest import ClusterRefresh, FullRefresh
+from .rest import ClusterRefresh
 from .rest_is import HaloRefresh
 
 METHODS: dict[str, type[Method]] = {"gas": GAS, "lmc": LMC, "graphfm": GraphFM, "mvs": MVS, "full": Full}

@@ -90,11 +90,3 @@ class ClusterRefresh(Refresh):
     def load(self, state: dict[str, Any]) -> None:
         self.written, self.drawn = list(state["written"]), state.get("drawn", 0)
         self.frequency.load(state["frequency"])
-
-
-class FullRefresh(Refresh):
-    """REST with all clusters in one refresh: an exact pass in eval mode."""
-
-    def before(self, engine: Engine, batch: Batch, step: int) -> tuple[Batch, Sequence[Rows | None] | None]:
-        engine.fill(step)
-        return batch, None

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from rest_triton.config import Config
+from rest_triton.methods.full_refresh import FullRefresh
 from rest_triton.methods.registry import ClusterRefresh, HaloRefresh, Refresh, method_for, refresh_for
-from rest_triton.methods.rest import FullRefresh
 from rest_triton.sampling.batch import Batch, ClusterBatches
 from rest_triton.training.trainer import Trainer
 

@@ -355,7 +355,8 @@ def from_the_beginning(model: str, **options: Any) -> list[str]:
 
 
 MODULES = (
-    history, table, on_disk, context, rows, inputs, norm, pyg, inference, engine, refresh, rest, rest_is, frequency, graphfm,
+    history, table, on_disk, context, rows, inputs, norm, pyg, inference, engine, refresh, rest, rest_is, frequency,
+    graphfm,
 )  # fmt: skip
 ALL = [
     *((streams, *mutant) for mutant in mutants(streams, inside=["Streams"])),

@@ -139,7 +139,10 @@ def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     ("missing", "message"),
-    [("torch", "WRONG: torch cannot be imported"), ("numba", "history_spmm    WRONG  ModuleNotFoundError: import of numba")],
+    [
+        ("torch", "WRONG: torch cannot be imported"),
+        ("numba", "history_spmm       WRONG  ModuleNotFoundError: import of numba"),
+    ],
 )
 def test_without_a_package(missing: str, message: str, tmp_path: Path) -> None:
     program = f"import sys; sys.modules[{missing!r}] = None; from rest_triton.doctor import main; sys.exit(main([]))"
