@@ -7,6 +7,7 @@ on a graph of two nodes per cluster. Shares: of the time of all torch ops in an 
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from rest_triton.config import Config
 from rest_triton.data.clusters import load_data
 from rest_triton.data.datasets import load
+from rest_triton.data.features import SparseRows
 from rest_triton.data.partition import partition
 from rest_triton.training.trainer import Trainer
 
@@ -71,6 +73,8 @@ def pygas(config: Config, like: torch.nn.Module) -> PyGAS:
     graph = load(config.dataset, config.root)
     clusters = partition(graph, config.num_parts, method=config.partition, root=config.root)  # type: ignore[arg-type]
     graph = clusters.apply(graph)
+    if isinstance(graph.x, SparseRows):  # as load_data does for ours
+        graph = replace(graph, x=graph.x.dense())
     options = {name: value for name, value in MODELS[config.model].items() if name not in ("num_layers", "input")}
     if config.model == "gcnii":
         options["drop_input"] = False
