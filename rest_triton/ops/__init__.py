@@ -14,6 +14,14 @@ from .halo import halo, halo_definition
 from .halo_spmm import halo_spmm
 from .moments import column_moments, column_moments_definition
 from .rows import gather_rows, gather_rows_definition, scatter_rows, scatter_rows_definition
+from .sample import (
+    place_nodes,
+    place_nodes_definition,
+    sample_neighbours,
+    sample_neighbours_definition,
+    transpose,
+    transpose_definition,
+)
 from .spmm import history_spmm, history_spmm_definition
 
 __all__ = [
@@ -32,7 +40,13 @@ __all__ = [
     "history_attention_definition",
     "history_spmm",
     "history_spmm_definition",
+    "place_nodes",
+    "place_nodes_definition",
+    "sample_neighbours",
+    "sample_neighbours_definition",
     "scatter_rows",
     "scatter_rows_definition",
+    "transpose",
+    "transpose_definition",
     "use_backend",
 ]

@@ -18,7 +18,11 @@ def _shift_right(z: Tensor, bits: int) -> Tensor:
 
 
 def _counter_words(seed: int, counter: Tensor) -> Tensor:
-    z = seed_key(seed) + (counter.long() + 1) * _signed(GOLDEN64)
+    return _mix(seed_key(seed) + (counter.long() + 1) * _signed(GOLDEN64))
+
+
+def _mix(z: Tensor) -> Tensor:
+    """``mix64`` of every element."""
     z = (z ^ _shift_right(z, 30)) * _signed(MIX1)
     z = (z ^ _shift_right(z, 27)) * _signed(MIX2)
     return z ^ _shift_right(z, 31)
