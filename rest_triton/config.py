@@ -16,16 +16,20 @@ import yaml
 
 from .methods.options import (
     TABLES,
+    CacheOptions,
     GradientOptions,
     GraphFMOptions,
+    InBatchOptions,
     MethodOptions,
     NodeOptions,
     RefreshOptions,
     TableOptions,
+    fanouts_of,
     refuse_gradients,
     refuse_method,
     refuse_model,
     refuse_refresh,
+    refuse_sampling,
 )
 from .utils.errors import UserError, did_you_mean
 from .utils.options import option
@@ -44,7 +48,9 @@ APPNP, GCNII = ("model", ("appnp",)), ("model", ("gcnii",))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(RefreshOptions, GradientOptions, NodeOptions, GraphFMOptions, TableOptions, MethodOptions):
+class Config(
+    RefreshOptions, CacheOptions, InBatchOptions, GradientOptions, NodeOptions, GraphFMOptions, TableOptions, MethodOptions
+):
     """All settings of a run. The constructor refuses invalid values and combinations.
 
     Example::
@@ -120,6 +126,7 @@ class Config(RefreshOptions, GradientOptions, NodeOptions, GraphFMOptions, Table
             )
         refuse_gradients(self)
         refuse_model(self)
+        refuse_sampling(self)
         refuse_refresh(self)
         if self.model == "gcn" and self.input == "exact" and not self.linear:
             raise UserError(
@@ -135,6 +142,11 @@ class Config(RefreshOptions, GradientOptions, NodeOptions, GraphFMOptions, Table
     def rest(self) -> str:
         """The refresh of the method: one of REFRESHES, or an empty text."""
         return self.method.partition("+")[2]
+
+    @property
+    def fanouts(self) -> tuple[int, ...]:
+        """``fanout`` for each layer."""
+        return fanouts_of(self)
 
     @property
     def refreshes(self) -> int:

@@ -169,9 +169,9 @@ class History:
             self._buffers[key] = kept
         return Rows(kept.rows[:count], kept.resource)
 
-    def stamp(self, table: int) -> Tensor:
+    def stamp(self, table: int, *, kind: str = INPUT) -> Tensor:
         """int32[N]: a copy of the steps at which the rows were last written, -1 if never."""
-        source = self.tables[table]
+        source = self.kinds[kind][table]
         return self.streams.submit(self.streams.current, source.stamp.clone, reads=[source.resource])
 
     def ages(self, table: int, step: int, rows: Tensor | None = None) -> Ages:

@@ -2,19 +2,21 @@
 
 A method overrides the hooks in which it differs from GAS. In the order of a step:
 
-    begin(engine, step)            the first fill of the tables
+    begin(engine, step)            the first fill of the tables; fills: whether it writes all rows, so that they predict
     batches(epoch)                 the batches of an epoch
+    prepare(engine, batch, step)   the rows of each layer, where they differ: it samples neighbours
     aggregate(ctx, …)              how a layer reads the neighbours of its rows
     transforms_first(ctx, …)       whether a layer multiplies before it aggregates
     loss(graph, batch, device)     the loss of the batch's result
     after_layer(ctx)               work after a layer; keeps_inputs: whether it reads the layer's input
+    after_forward(ctx)             work after all layers; records_late: whether rows are recorded then
     after_backward(ctx)            work after backward: tables of gradients, scores of nodes
     scale                          the factor of gradients, before they are clipped
 
     halo_gradient                  whether weights have a gradient through computed rows of the halo
     tables(model)                  the tables it needs, by kind
-    refresh_batches(seed)          the batches that REST refreshes
-    reads(adj, batch)              the rows that REST-IS refreshes
+    refresh_batches(seed)          the batches that REST refreshes; refreshes_last: whether with the last layer
+    reads(engine, batch)           the rows that REST-IS refreshes
     state(), load(state)           its part of a checkpoint
 """
 
@@ -31,7 +33,6 @@ from ..history.history import INPUT
 from ..kernels._hash import mix64
 from ..nn.context import Context
 from ..nn.model import HistoryGNN
-from ..ops import Adjacency
 from ..sampling.batch import Batch, ClusterBatches
 from .loss import Loss, mean_loss
 
@@ -49,6 +50,9 @@ class Method(ABC):
 
     scale = 1.0
     keeps_inputs = False
+    records_late = False
+    fills = True
+    refreshes_last = False
     halo_gradient = True
 
     def __init__(self, config: Config, ptr: Tensor, device: str, graph: Graph | None = None) -> None:
@@ -61,6 +65,10 @@ class Method(ABC):
     @abstractmethod
     def batches(self, epoch: int) -> Sequence[Batch]:
         """The batches of an epoch. They depend on its number and :meth:`state` alone, so that it can be repeated."""
+
+    def prepare(self, engine: "Engine", batch: Batch, step: int, *, draw: int = 0, refreshing: bool = False) -> Batch:
+        """The batch with the rows of each layer. refreshing: for a refresh, the ``draw``-th of the step."""
+        return batch
 
     def cover(self) -> Sequence[Batch]:
         """Batches that hold every node exactly once, for measurements."""
@@ -89,6 +97,9 @@ class Method(ABC):
     def after_layer(self, ctx: Context) -> None:  # noqa: B027
         """Called when a layer's output is recorded, before the next layer reads its neighbours."""
 
+    def after_forward(self, ctx: Context) -> None:  # noqa: B027
+        """Called when all layers are computed, before backward."""
+
     def after_backward(self, ctx: Context) -> None:  # noqa: B027 (most methods need nothing)
         """Called between backward and the update of the weights."""
 
@@ -96,9 +107,9 @@ class Method(ABC):
         """The batches that REST refreshes."""
         return ClusterBatches(self.ptr, batch_size, seed=mix64(seed) >> 1, device=self.device)
 
-    def reads(self, adj: Adjacency, batch: Batch) -> Tensor:
+    def reads(self, engine: "Engine", batch: Batch) -> Tensor:
         """int64[H]: the rows that a batch reads from tables."""
-        return batch.halo(adj)
+        return batch.halo(engine.inputs.adj)
 
     def state(self) -> dict[str, Any]:
         """The method's part of a checkpoint."""

@@ -38,7 +38,7 @@ class Engine:
         self.model, self.method, self.history, self.amp = model, method, history, amp
         self.inputs = Inputs(
             adj, Features(x), history, edge_dropout=edge_dropout, seed=seed, first_table=method.first_table(model),
-            encodes=model.encodes,
+            encodes=model.encodes, exact_input=model.encodes and method.config.input == "exact",
         )  # fmt: skip
         # Each stream has a pool of its own, so that no stream waits for a map of another.
         self.maps = {stream: PositionMaps(adj.num_nodes, x.device) for stream in (COMPUTE, REFRESH)}
@@ -86,15 +86,18 @@ class Engine:
 
         backward: also run backward, which writes tables of gradients. Gradients of weights are not computed.
         """
-        options: dict[str, Any] = dict(step=step, draw=draw, training=training, refreshing=True, complete=backward)
+        options: dict[str, Any] = dict(
+            step=step, draw=draw, training=training, refreshing=True, complete=backward or self.method.refreshes_last
+        )
         options |= dict(copies=copies, copies_at=copies_at)
 
         def forward() -> None:
+            prepared = self.method.prepare(self, batch, step, draw=draw, refreshing=True)
             # A training forward on the other stream may update the running statistics at the same time.
             needs_running = not training or len(batch) < 2 or self.inputs.exact_input  # a halo may have one row
             statistics = snapshot(self.model, self.streams, self.inputs.statistics) if needs_running else None
             with (
-                self._context(batch, REFRESH, statistics=statistics, **options) as ctx,
+                self._context(prepared, REFRESH, statistics=statistics, **options) as ctx,
                 torch.set_grad_enabled(backward),
             ):
                 with self._autocast():

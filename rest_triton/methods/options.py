@@ -10,8 +10,9 @@ from typing import Any
 from ..utils.errors import UserError
 from ..utils.options import option
 
-BASES = ("gas", "lmc", "graphfm", "mvs", "full")  # a method is one of these,
+BASES = ("gas", "lmc", "graphfm", "graphfm-ib", "vrgcn", "mvs", "refresh", "full")  # a method is one of these,
 TABLELESS, GRADIENTS = ("full",), ("lmc",)  # methods without tables; with tables of gradients
+SAMPLING = ("graphfm-ib", "vrgcn", "refresh")  # methods that sample neighbours
 ATTENDING = ("gat", "pna")  # models that do not sum over neighbours, for which such tables are not defined
 REFRESHES = ("rest", "rest-is")  # or one that has tables, a + and one of these
 METHODS = (*BASES, *(f"{base}+{refresh}" for base in BASES if base not in TABLELESS for refresh in REFRESHES))
@@ -20,8 +21,9 @@ AUTO = "auto"
 # Values of ``only``: (a setting or a part of the method, its values for which a setting has effect).
 TABLES = ("base", tuple(base for base in BASES if base not in TABLELESS))
 REFRESHED, REST = ("rest", REFRESHES), ("rest", ("rest",))
-MVS = ("base", ("mvs",))
+MVS, SAMPLED, OF_NODES = ("base", ("mvs",)), ("base", SAMPLING), ("base", ("mvs", *SAMPLING))
 AUTOMATIC = ("frequency", (AUTO,))
+CACHED = ("base", ("refresh",))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,8 +32,9 @@ class MethodOptions:
 
     method: str = option(
         "gas", "gas: histories; lmc: histories of gradients, too; graphfm: batches also move the histories of their "
-        "neighbours; mvs: batches of training nodes by importance; +rest, +rest-is: and refreshes of histories; full: "
-        "all nodes in one batch, without histories",
+        "neighbours; graphfm-ib: sampled neighbours, aggregates averaged over steps; vrgcn: sampled neighbours, corrected "
+        "by histories; mvs: batches of training nodes by importance; refresh: sampled neighbours, embeddings with small "
+        "gradients are cached; +rest, +rest-is: and refreshes of histories; full: all nodes in one batch, no histories",
         choices=METHODS, group="method",
     )  # fmt: skip
 
@@ -75,7 +78,11 @@ class GraphFMOptions:
 class NodeOptions:
     """Options of methods with batches of nodes instead of clusters."""
 
-    batch_nodes: int = option(1024, "mvs: nodes in a batch, on average", least=1, group="method", only=MVS)
+    batch_nodes: int = option(1024, "nodes in a batch; of mvs on average", least=1, group="method", only=OF_NODES)
+    fanout: str = option(
+        "10", "the most neighbours that a row samples in each layer, or one number per layer, such as 10,10,5",
+        group="method", only=SAMPLED,
+    )  # fmt: skip
     importance_every: int = option(
         20, "mvs: steps between two exact passes, which fill the tables and measure importance", least=1, group="method",
         only=MVS,
@@ -84,6 +91,29 @@ class NodeOptions:
         0.1, "mvs: share of the training nodes that batches are drawn from until the next exact pass", least=0, most=1,
         group="method", only=MVS,
     )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class InBatchOptions:
+    """Options of GraphFM-IB."""
+
+    ib_momentum: float = option(
+        0.1, "graphfm-ib: the share of the average of the steps before in an aggregate", least=0, most=1, group="method",
+        only=("base", ("graphfm-ib",)),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class CacheOptions:
+    """Options of the method refresh."""
+
+    gradient_quantile: float = option(
+        0.9, "refresh: the share of embeddings that are kept in the cache, those with the smallest gradients", least=0,
+        most=1, group="method", only=CACHED,
+    )  # fmt: skip
+    stale_steps: int = option(
+        200, "refresh: the largest age of a cached embedding, in steps", least=0, group="method", only=CACHED
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,6 +145,34 @@ class RefreshOptions:
     )  # fmt: skip
 
 
+def fanouts_of(config: Any) -> tuple[int, ...]:
+    """The fan-out of each layer, the first layer first."""
+    given = config.fanout.split(",")
+    if not all(part.strip().isdigit() and int(part) > 0 for part in given) or len(given) not in (1, config.num_layers):
+        raise UserError(
+            f"fanout is {config.fanout!r}; it must be a whole number of at least 1, or one for each of the "
+            f"{config.num_layers} layers, such as {','.join(['10'] * config.num_layers)}"
+        )
+    return tuple(int(part) for part in given) * (config.num_layers if len(given) == 1 else 1)
+
+
+def refuse_sampling(config: Any) -> None:
+    """Refuse fan-outs that are no numbers, and options that sampled neighbours do not have."""
+    fanouts_of(config)
+    if config.base not in SAMPLING:
+        return
+    if config.model in ATTENDING:
+        raise UserError(
+            f"method is {config.method}, but model {config.model} does not sum over neighbours; give --method gas, or "
+            "--model gcn, appnp, gcnii or gin"
+        )
+    if config.edge_dropout > 0:
+        raise UserError(
+            f"edge_dropout is {config.edge_dropout}, but method {config.method} samples neighbours instead; give "
+            "--edge-dropout 0"
+        )
+
+
 def refuse_method(method: object) -> None:
     """Refuse a refresh of a method without tables."""
     base, _, refresh = str(method).partition("+")
@@ -140,7 +198,7 @@ def refuse_refresh(config: Any) -> None:
         raise UserError(
             f"frequency is auto, but method {config.method} does not support it; give --method gas+rest, or a whole number"
         )
-    if config.base == "mvs" and config.frequency == AUTO and config.target_drift > 0:
+    if config.base in OF_NODES[1] and config.frequency == AUTO and config.target_drift > 0:
         raise UserError(
             f"target_drift is {config.target_drift}, but rows of a batch of method {config.method} differ in age; give "
             "--target-age, or --method gas+rest"

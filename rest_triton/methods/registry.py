@@ -5,17 +5,23 @@ from torch import Tensor
 from ..config import Config
 from ..data.graph import Graph
 from .base import Method
+from .cached import Cached
 from .full import Full
 from .full_refresh import FullRefresh
 from .gas import GAS
 from .graphfm import GraphFM
+from .graphfm_ib import GraphFMIB
 from .lmc import LMC
 from .mvs import MVS
 from .refresh import Refresh
 from .rest import ClusterRefresh
 from .rest_is import HaloRefresh
+from .vrgcn import VRGCN
 
-METHODS: dict[str, type[Method]] = {"gas": GAS, "lmc": LMC, "graphfm": GraphFM, "mvs": MVS, "full": Full}
+METHODS: dict[str, type[Method]] = {
+    "gas": GAS, "lmc": LMC, "graphfm": GraphFM, "graphfm-ib": GraphFMIB, "vrgcn": VRGCN, "mvs": MVS, "refresh": Cached,
+    "full": Full,
+}  # fmt: skip
 REFRESHES: dict[str, type[Refresh]] = {"": Refresh, "rest": ClusterRefresh, "rest-is": HaloRefresh}
 
 

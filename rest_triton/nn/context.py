@@ -16,6 +16,7 @@ from torch.nn import BatchNorm1d
 from ..history.table import Rows
 from ..ops import activate, gather_rows, halo_spmm, history_spmm
 from ..sampling.batch import Batch, PositionMaps
+from ..sampling.sample import Sample
 from ..utils.errors import UserError
 from . import norm as norms
 from .inputs import Inputs
@@ -43,6 +44,13 @@ class Reader(Protocol):
     @property
     def keeps_inputs(self) -> bool:
         """Whether :meth:`after_layer` reads the input of the layer."""
+
+    @property
+    def records_late(self) -> bool:
+        """Whether rows are recorded by :meth:`after_forward` instead of where they are computed."""
+
+    def after_forward(self, ctx: "Context") -> None:
+        """Called when all layers are computed."""
 
     def after_layer(self, ctx: "Context") -> None:
         """Called when a layer's output is recorded, before the next layer reads its neighbours."""
@@ -97,6 +105,8 @@ class Context(BatchRows):
         self.kept: dict[str, Tensor] = {}  # for the reader, until the forward ends
         self._halo_h: Tensor | None = None  # encoded features of the halo, where they are not read from a table
         self._recorded = False
+        self.late = reader.records_late
+        self.unrecorded: list[tuple[int, Batch, Tensor]] = []  # (layer, rows, its input), if rows are recorded late
 
     def close(self) -> None:
         """Return the position maps and release all rows, after backward."""
@@ -104,8 +114,7 @@ class Context(BatchRows):
         # Hooks of a method may hold this context, and its tensors hold the hooks: autograd's part of that cycle is invisible
         # to Python's garbage collector.
         self._h = self._h0 = self._halo_h = self.differentiable = None
-        self.kept = {}
-        self._sources = {}
+        self.kept, self._sources, self.unrecorded = {}, {}, []
 
     # The steps of HistoryGNN.forward.
 
@@ -118,7 +127,7 @@ class Context(BatchRows):
         h = model.encode(self._features(), self)
         if not self.inputs.exact_input:
             self.record(0, h)
-        elif not self.whole_graph:
+        elif not self.whole_graph and (self.batch.samples is None or self.batch.samples[0] is None):
             self.block = self.batch.block(0)
             outside = Batch(self.batch.num_nodes, nodes=self.halo, device=self.halo.device)
             # As in a refresh, batch statistics are those of its rows, and running statistics stay as they are.
@@ -151,6 +160,7 @@ class Context(BatchRows):
 
     def result(self, model: "HistoryGNN") -> Tensor | None:
         """The model's result, None if the last layer was left out."""
+        self.reader.after_forward(self)
         return model.decode(self.h) if self.layer == self.num_layers - 1 else None
 
     # For layers.
@@ -190,7 +200,7 @@ class Context(BatchRows):
         narrow, wide = weight.shape
         if self.layer == 0 and not self.inputs.encodes:
             return self._probed("first layer", self._propagate_features_linear(weight))
-        possible = narrow < wide and self._halo_rows is None and not self.block.narrows
+        possible = narrow < wide and self._halo_rows is None and not self.block.narrows and self.sample is None
         first = possible and self.reader.transforms_first(self, wide, narrow)
         z = self._transformed_first(weight) if first else F.linear(self.propagate(), weight)
         return self._probed("layer", z)
@@ -220,9 +230,23 @@ class Context(BatchRows):
         number = self.inputs.number(layer)
         if not self.recording or number is None:
             return
-        self.history.push(number, self.block.rows, h, self.step)
+        if self.late:
+            self.unrecorded.append((layer, self.block.rows, h.detach()))
+        else:
+            self._write(number, self.block.rows, h)
+
+    def record_all(self) -> None:
+        """Write the rows that were to be recorded late."""
+        for layer, rows, h in self.unrecorded:
+            number = self.inputs.number(layer)
+            assert number is not None
+            self._write(number, rows, h)
+        self.unrecorded = []
+
+    def _write(self, number: int, rows: Batch, h: Tensor) -> None:
+        self.history.push(number, rows, h, self.step)
         if self.copies is not None and (kept := self.copies[number]) is not None:
-            into = kept.rows[self.copies_at : self.copies_at + len(self.block.rows)]
+            into = kept.rows[self.copies_at : self.copies_at + len(rows)]
             self.streams.submit(self.streams.current, lambda: into.copy_(h.detach()), writes=[kept.resource])
 
     # Places of rows.
@@ -269,6 +293,8 @@ class Context(BatchRows):
             options: further arguments of :func:`history_spmm`.
         """
         options = self.edges() | dict(residual=residual, alpha=alpha) | options
+        if self.sample is not None:
+            return self._aggregate_sample(self.sample, self._input() if x is None else x, **options)
         reads = [] if gradients is None else [gradients.resource]
         if gradients is not None:
             options |= dict(grad_history=gradients.rows)
@@ -290,6 +316,21 @@ class Context(BatchRows):
             self.streams.current,
             lambda: history_spmm(adj, rows, position, h, table, **options),
             reads=reads if source is None else [source.resource, *reads],
+        )
+
+    def _aggregate_sample(self, sample: Sample, x: Tensor, **options: Any) -> Tensor:
+        """An aggregate over sampled neighbours: rows of the layer's input, and those that the sample has outside."""
+        options |= dict(x_rows=sample.inside, row_position=sample.row_position)
+        if sample.outside is None:
+            return history_spmm(sample.adj, sample.rows, sample.position, x, None, **options)
+        number = self.inputs.number(self.layer)
+        assert number is not None
+        source = self.history.pull(number, sample.outside)
+        position = sample.reading(in_place=source.in_place)
+        return self.streams.submit(
+            self.streams.current,
+            lambda: history_spmm(sample.adj, sample.rows, position, x, source.rows, **options),
+            reads=[source.resource],
         )
 
     def _transformed_first(self, weight: Tensor) -> Tensor:
@@ -346,7 +387,7 @@ class Context(BatchRows):
         table = self._table(layer) if layer is not None and self.recording else None
         if table is None or layer is None:
             return self._probed("activation", activate(h, scale, shift, rows=rows, **options))
-        if table.in_place and self.copies is None:
+        if table.in_place and self.copies is None and not self.late:
 
             def write() -> Tensor:
                 y = activate(h, scale, shift, rows=rows, history=table.rows, **options)

@@ -56,6 +56,7 @@ class LayerwiseContext(Context):
         super().__init__(inputs, batch, maps, reader, training=False, **options)
         self.only, self.places, self.transformed = only, places, transformed
         self.whole_graph = False  # a piece with all nodes reads tables, too
+        self.late = False
 
     def begin(self, model: "HistoryGNN") -> None:
         self.model, self.num_layers = model, model.num_layers

@@ -48,6 +48,7 @@ class Inputs:
         edge_dropout: of training forwards. seed: of all dropout.
         first_table: the layer with its input in the first table. The inputs of earlier layers are exact.
         encodes: whether the model encodes features before its first layer.
+        exact_input: whether forwards compute the halo's encoded features, with gradients, instead of reading a table.
     """
 
     adj: Adjacency
@@ -57,6 +58,7 @@ class Inputs:
     seed: int = 0
     first_table: int = 0
     encodes: bool = True
+    exact_input: bool = False
     statistics: Resource = field(default_factory=lambda: Resource("running statistics"))
     _aggregated: Tensor | None = field(default=None, repr=False)
     _outside: Tensor | None = field(default=None, repr=False)
@@ -65,11 +67,6 @@ class Inputs:
     @property
     def device(self) -> torch.device:
         return self.features.rows.device
-
-    @property
-    def exact_input(self) -> bool:
-        """Whether the halo's encoded features are computed in each forward, with gradients, instead of read from a table."""
-        return self.encodes and self.first_table > 0
 
     def number(self, layer: int) -> int | None:
         """The number of the table with the input of a layer, None if it has none."""

@@ -10,6 +10,7 @@ from ..history.table import Rows
 from ..kernels._hash import mix64
 from ..ops import activate, backend, halo
 from ..sampling.batch import Batch, Block, PositionMaps
+from ..sampling.sample import Sample
 from .inputs import Inputs
 
 
@@ -48,6 +49,11 @@ class BatchRows:
                 position[outside] = ~outside.to(position.dtype)
             self.maps.give_back(position)
         self._taken = {}
+
+    @property
+    def sample(self) -> Sample | None:
+        """The sampled neighbours of the layer's rows, None if it reads all neighbours."""
+        return None if self.batch.samples is None or self.layer < 0 else self.batch.samples[self.layer]
 
     @property
     def halo(self) -> Tensor:

@@ -24,6 +24,8 @@ class Adjacency:
             graph) or :meth:`undirected` (free).
         edge_id: int32 or int64 [E], distinct. Edge k has weight ``edge_weight[edge_id[k]]``, and dropout hashes
             ``edge_id[k]``. None: k.
+        columns: the number of nodes at the other ends, where it is not N: rows of a sample read other rows than they
+            compute. ``col`` and ``col_scale`` belong to these, and ``reverse`` has as many rows.
 
     Example::
 
@@ -37,6 +39,7 @@ class Adjacency:
     edge_weight: Tensor | None = None
     reverse: "Adjacency | None" = None
     edge_id: Tensor | None = None
+    columns: int | None = None
     _checked: bool = field(default=False, repr=False)
 
     #: (node ids, first segment of each, number of segments) of the rows that a GPU splits; empty on a CPU.
@@ -46,7 +49,7 @@ class Adjacency:
         if not self._checked:
             self._check()
         object.__setattr__(self, "_checked", True)
-        if backend.splits_hubs(self.rowptr.device):
+        if self.columns is None and backend.splits_hubs(self.rowptr.device):
             object.__setattr__(self, "hubs", self._find_hubs())
 
     def _check(self) -> None:
@@ -56,7 +59,7 @@ class Adjacency:
         n, edges = self.num_nodes, self.col.numel()
         for name, value, length in (
             ("row_scale", self.row_scale, n),
-            ("col_scale", self.col_scale, n),
+            ("col_scale", self.col_scale, self.num_columns),
             ("edge_weight", self.edge_weight, edges),
             ("edge_id", self.edge_id, edges),
         ):
@@ -67,10 +70,10 @@ class Adjacency:
             check.size(name, value, 0, length, "one per edge" if length == edges else "one per node")
             check.device(name, value, self.rowptr.device)
         if self.reverse is not None:
-            theirs = self.reverse.num_nodes, self.reverse.num_edges
-            if theirs != (n, edges):
+            theirs = self.reverse.num_nodes, self.reverse.num_columns, self.reverse.num_edges
+            if theirs != (self.num_columns, n, edges):
                 raise ValueError(
-                    f"reverse has {theirs[0]} nodes and {theirs[1]} edges, this graph {n} and {edges}; "
+                    f"reverse has {theirs[0]} nodes and {theirs[2]} edges, this graph {self.num_columns} and {edges}; "
                     "build it with with_reverse()"
                 )
             check.device("reverse.rowptr", self.reverse.rowptr, self.rowptr.device)
@@ -78,13 +81,18 @@ class Adjacency:
         check.no_gradient("col_scale", self.col_scale, "only edge_weight is differentiated")
         # Read all values: this runs once per graph, and a bad index would crash a kernel.
         check.row_pointers("rowptr", self.rowptr, edges, "edges")
-        check.in_range("col", self.col, 0, n, "the node ids")
+        check.in_range("col", self.col, 0, self.num_columns, "the node ids")
         if self.edge_id is not None:
             check.in_range("edge_id", self.edge_id, 0, edges, "the edges")
 
     @property
     def num_nodes(self) -> int:
         return self.rowptr.numel() - 1
+
+    @property
+    def num_columns(self) -> int:
+        """The number of nodes at the other ends of edges."""
+        return self.num_nodes if self.columns is None else self.columns
 
     @property
     def num_edges(self) -> int:
@@ -127,6 +135,7 @@ class Adjacency:
 
         The reverse has no edge ids. Edge dropout and edge weights need them: use :meth:`with_reverse` for these.
         """
+        check.same_nodes("undirected", self.num_nodes, self.num_columns)
         if self.edge_weight is not None or self.edge_id is not None:
             raise ValueError("undirected() shares the arrays, but edge weights are per direction; use with_reverse()")
         reverse = replace(self, row_scale=self.col_scale, col_scale=self.row_scale, reverse=None)
@@ -137,6 +146,7 @@ class Adjacency:
 
         It takes 8 to 16 bytes per edge, and is computed on the CPU in linear time.
         """
+        check.same_nodes("with_reverse", self.num_nodes, self.num_columns)
         rowptr, col, names = reverse_with_names(self.rowptr.cpu(), self.col.cpu())
         device = self.rowptr.device
         names = names.to(device)

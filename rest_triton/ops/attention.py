@@ -148,6 +148,7 @@ def _check_arguments(
     floats = (*check.ROW_DTYPES, torch.float64) if backend.runs_definition() else check.ROW_DTYPES
     check.tensor("rows", rows, (torch.int64,), 1)
     check.tensor("position", position, (torch.int32,), 1)
+    check.same_nodes("history_attention", adj.num_nodes, adj.num_columns)
     check.size("position", position, 0, adj.num_nodes, "the number of nodes")
     check_x_rows(adj, rows, x_rows, row_position)
     if x is None and history is None:

@@ -92,3 +92,9 @@ def row_pointers(name: str, value: Tensor, end: int, what: str) -> None:
             f"{name} decreases after row {g}: {int(value[g])} to {int(value[g + 1])}; "
             "it must be the cumulative sum of the counts"
         )
+
+
+def same_nodes(what: str, rows: int, columns: int) -> None:
+    """Require an adjacency whose columns are its rows."""
+    if rows != columns:
+        raise ValueError(f"the adjacency has {rows} rows and {columns} columns; {what} needs one whose columns are its rows")

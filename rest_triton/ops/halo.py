@@ -32,6 +32,7 @@ def halo(adj: Adjacency, rows: Tensor) -> Tensor:
 
         staging = gather_rows(table, halo(adj, rows))
     """
+    check.same_nodes("halo", adj.num_nodes, adj.num_columns)
     check.tensor("rows", rows, (torch.int64,), 1)
     check.device("adj.rowptr", adj.rowptr, rows.device)
     if backend.debugging():

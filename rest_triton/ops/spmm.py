@@ -175,7 +175,7 @@ def _check_arguments(
     floats = (*check.ROW_DTYPES, torch.float64) if backend.runs_definition() else check.ROW_DTYPES
     check.tensor("rows", rows, (torch.int64,), 1)
     check.tensor("position", position, (torch.int32,), 1)
-    check.size("position", position, 0, adj.num_nodes, "the number of nodes")
+    check.size("position", position, 0, adj.num_columns, "the number of nodes")
     check_x_rows(adj, rows, x_rows, row_position)
     if x is None and history is None:
         raise ValueError("x and history are both None; there is nothing to aggregate, pass one of them")

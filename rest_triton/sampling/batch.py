@@ -7,12 +7,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from ..kernels._hash import mix64
 from ..ops import Adjacency, check, halo
+
+if TYPE_CHECKING:
+    from .sample import Sample
 
 CPU = torch.device("cpu")
 
@@ -31,6 +35,7 @@ class Batch:
         counts: the number of rows of each layer's input and of the result, where they differ. Each layer's rows are the
             first of ``nodes``, so the targets come first. None: all rows in every layer.
         adj: the batch's adjacency, where it is not the graph's: a sampled or renormalised one, with the same nodes.
+        samples: for each layer the sampled neighbours of its rows; None in a layer that reads all. See :func:`fields`.
         weight: float32[R], the weight of each row's loss. The loss is then the weighted sum instead of the mean.
 
     :class:`ClusterBatches` and :func:`node_batch` make batches.
@@ -44,6 +49,7 @@ class Batch:
     found: Tensor | None = None
     counts: tuple[int, ...] | None = None
     adj: Adjacency | None = None
+    samples: "tuple[Sample | None, ...] | None" = None
     weight: Tensor | None = None
 
     def __len__(self) -> int:
@@ -71,7 +77,7 @@ class Batch:
 
     def _first(self, count: int) -> "Batch":
         if count == len(self):
-            return replace(self, counts=None)
+            return replace(self, counts=None, samples=None)
         assert self.nodes is not None, "rows that differ from layer to layer are listed by id"
         return Batch(self.num_nodes, nodes=self.nodes[:count], device=self.device, adj=self.adj)
 

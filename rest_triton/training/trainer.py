@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..config import Config
 from ..data.clusters import ClusterData
-from ..history.age import mean_age
+from ..history.age import ages, mean_age
 from ..history.history import INPUT, History
 from ..kernels._hash import mix64
 from ..methods.engine import Engine
@@ -107,28 +107,33 @@ class Trainer:
         """
         self.clock, before, refreshed = Clock(), self.step, self.refresh.refreshes
         losses: list[Tensor] = []
-        ages: list[Tensor | float] = []
+        age: list[Tensor | float] = []
         batches = self.method.batches(number)
         self.model.train()
         for first in range(0, len(batches), self.config.accumulate):
             losses += self.update(batches[first : first + self.config.accumulate], first, len(batches), show)
-            if self.history.tables:
-                ages.append(self._age())
+            if self.history.all_tables:
+                age.append(self._age())
         mean = float(torch.stack(losses).mean()) if losses else math.nan
         if losses and not math.isfinite(mean):  # on a GPU losses are not checked per step
             raise NotFinite(self.step, "the losses of this epoch")
         record: dict[str, Any] = {"epoch": number, "step": self.step, "steps": self.step - before, "loss": mean}
-        if ages:
-            record["age"] = sum(map(float, ages)) / len(ages)
+        if age:
+            record["age"] = sum(map(float, age)) / len(age)
         if self.refresh.refreshes is not None and refreshed is not None:
             record["frequency"] = (self.refresh.refreshes - refreshed) / max(1, len(batches))
         return record
 
     def _age(self) -> Tensor | float:
-        """The mean age of the first table's rows. On a GPU it is a tensor, so that the host does not wait."""
+        """The mean age of the first table's rows, of those that were written if a method does not fill its tables.
+
+        On a GPU it is a tensor, so that the host does not wait.
+        """
+        stamp = self.history.stamp(0, kind=next(kind for kind, tables in self.history.kinds.items() if tables))
+        if not self.method.fills:
+            return ages(stamp, self.step).mean
         if self.device.type == "cpu":
-            return mean_age(self.history.stamp(0), self.step)
-        stamp = self.history.stamp(0)
+            return mean_age(stamp, self.step)
         return self.step - stamp.sum(dtype=torch.int64) / max(1, stamp.numel())
 
     def update(
@@ -145,6 +150,7 @@ class Trainer:
             with self.clock.phase("data"):
                 loss_of = self.method.loss(self.loaded.graph, batch, self.device)
                 share = 1 / len(batches)
+                batch = self.method.prepare(self.engine, batch, step)
             with self.clock.phase("refresh"):
                 batch, pulled = self.refresh.before(self.engine, batch, step)
             with self.clock.phase("train"):
@@ -177,7 +183,7 @@ class Trainer:
         """
         writes = self.config.eval_updates_history and bool(self.history.tables)
         with self.clock.phase("evaluation"):
-            if error and self.history.tables:
+            if error and self.history.tables and self.method.fills:
                 metrics, written = self._compare(), False
             else:
                 # One pass scores and writes the tables, unless their dtype would round the inputs of layers.

@@ -1,0 +1,126 @@
+"""Refresh (Huang et al., 2023, FreshGNN): sampled neighbours, and a cache of embeddings with small gradients."""
+
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..history.age import NEVER
+from ..history.history import INPUT
+from ..nn.context import Context
+from ..nn.model import HistoryGNN
+from ..ops import history_spmm
+from ..sampling.batch import Batch
+from .engine import Engine
+from .sampling import SampledMethod
+
+NORMS, HITS = "gradient norms of the computed rows", "gradient norms of the cached rows"
+
+
+class Cached(SampledMethod):
+    """The inputs of the last layer are cached. A cached neighbour is neither computed nor are its neighbours sampled.
+
+    The cache is a table. A row is in it if it was written, by a step at most ``stale_steps`` ago. After backward, the
+    ``gradient_quantile`` of the norms of the gradients of all rows that the last layer has read is a limit. Computed rows
+    below it are written. Cached rows that are not below it leave the cache. Targets are always computed.
+
+    REST recomputes the oldest rows of the cache, as many as a batch has nodes. REST-IS recomputes those that a batch reads.
+    """
+
+    records_late, fills = True, False
+
+    def begin(self, engine: Engine, step: int) -> None:
+        """The cache is empty at first."""
+
+    def first_table(self, model: HistoryGNN) -> int:
+        return model.num_layers - 1
+
+    def tables(self, model: HistoryGNN) -> dict[str, list[int]]:
+        return {INPUT: model.history_dims[-1:]}
+
+    def prepare(self, engine: Engine, batch: Batch, step: int, *, draw: int = 0, refreshing: bool = False) -> Batch:
+        stamp = self._stamps(engine)
+        if refreshing and batch.clusters:
+            batch = self._oldest(stamp, batch, step)
+        known = None if refreshing else partial(self._valid, stamp, step)
+        return self.sampled(engine, batch, step, draw=draw, refreshing=refreshing, known=known)
+
+    def _stamps(self, engine: Engine) -> Tensor | None:
+        return engine.history.stamp(0) if engine.history.tables else None
+
+    def _valid(self, stamp: Tensor | None, step: int, nodes: Tensor) -> Tensor:
+        """bool, shaped like ``nodes``: whether they are in the cache at a step."""
+        if stamp is None or self.config.stale_steps == 0:
+            return torch.zeros_like(nodes, dtype=torch.bool)
+        written = stamp[nodes.to(stamp.device)].to(nodes.device)
+        return (written != NEVER) & (step - written <= self.config.stale_steps)
+
+    def _oldest(self, stamp: Tensor | None, batch: Batch, step: int) -> Batch:
+        """The cached rows with the oldest stamps, as many as the batch has nodes."""
+        nodes = torch.arange(self.num_nodes, device=self.device)
+        kept = nodes[self._valid(stamp, step, nodes)]
+        if stamp is not None:
+            order = stamp[kept.to(stamp.device)].to(kept.device).argsort(stable=True)
+            kept = kept[order[: len(batch)]]
+        return Batch(self.num_nodes, nodes=kept, device=kept.device)
+
+    def aggregate(self, ctx: Context, **mix: Any) -> Tensor:
+        sample = ctx.sample
+        if sample is None or ctx.layer < ctx.num_layers - 1 or not torch.is_grad_enabled() or not ctx.h.requires_grad:
+            return ctx.aggregate(**mix)
+        x = ctx._input()
+        x = x.view_as(x)  # a view, whose gradient is that of the last layer alone, or more where the layer reads x again
+        z = ctx.aggregate(x, **mix)
+        reverse, outside = sample.adj.reverse, sample.outside
+        scale = 1.0 - mix.get("alpha", 0.0) * (mix.get("residual") is not None)
+
+        def of_cached(grad: Tensor) -> None:
+            if outside is not None and outside.numel() and reverse is not None:
+                rows = torch.arange(reverse.num_nodes - outside.numel(), reverse.num_nodes, device=grad.device)
+                ctx.kept[HITS] = scale * history_spmm(reverse, rows, sample.row_position, grad.contiguous()).norm(dim=1)
+
+        def of_computed(grad: Tensor) -> None:
+            ctx.kept[NORMS] = grad.norm(dim=1)
+
+        z.register_hook(of_cached)
+        x.register_hook(of_computed)
+        return z
+
+    def after_forward(self, ctx: Context) -> None:
+        if ctx.refreshing:
+            ctx.record_all()
+
+    def after_backward(self, ctx: Context) -> None:
+        if NORMS not in ctx.kept or not ctx.unrecorded or ctx.batch.samples is None:
+            return
+        (_, rows, h), sample = ctx.unrecorded[-1], ctx.batch.samples[-1]
+        computed = ctx.kept[NORMS]
+        cached = ctx.kept.get(HITS, computed[:0])
+        both = torch.cat([computed, cached])
+        limit = _quantile(both, self.config.gradient_quantile)
+        admitted = computed < limit
+        batch = Batch(self.num_nodes, nodes=rows.rows[admitted], device=rows.rows.device)
+        ctx.history.push(0, batch, h[admitted], ctx.step)
+        if sample is not None and sample.outside is not None and cached.numel():
+            self._evict(ctx, sample.outside[cached >= limit])
+
+    def _evict(self, ctx: Context, nodes: Tensor) -> None:
+        table = ctx.history.tables[0]
+        ctx.streams.submit(
+            ctx.streams.current, lambda: table.stamp.index_fill_(0, nodes.to(table.stamp.device), NEVER),
+            writes=[table.resource],
+        )  # fmt: skip
+
+    def reads(self, engine: Engine, batch: Batch) -> Tensor:
+        """The cached rows that the batch reads."""
+        sample = None if batch.samples is None else batch.samples[-1]
+        return batch.rows[:0] if sample is None or sample.outside is None else sample.outside
+
+
+def _quantile(values: Tensor, share: float) -> float:
+    """The value that a share of the values is below. Infinite for 1, and then all values are."""
+    count = round(share * values.numel())
+    if count >= values.numel():
+        return float("inf")
+    return float(values.kthvalue(count + 1).values)

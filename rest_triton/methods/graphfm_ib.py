@@ -1,0 +1,66 @@
+"""GraphFM-IB (Yu et al., 2022): sampled neighbours, and aggregates that are averaged over steps."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..history.age import NEVER
+from ..history.history import INPUT
+from ..nn.context import Context
+from ..nn.model import HistoryGNN
+from ..ops import gather_rows
+from ..sampling.batch import Batch
+from .engine import Engine
+from .sampling import SampledMethod
+
+AGGREGATE = "aggregate"  # the kind of its tables
+
+
+class GraphFMIB(SampledMethod):
+    """A table E of the aggregates of each layer. An aggregate is ``(1 - momentum) z + momentum E``, and E becomes that.
+
+    ``z`` is the sampled aggregate, through which gradients flow. In a row that has no average yet, it is z alone. Layers
+    whose aggregate is exact have no table.
+    """
+
+    fills = False
+    refreshes_last = True  # the last layer's aggregate is in a table, too
+
+    def begin(self, engine: Engine, step: int) -> None:
+        """Rows are written when they are computed for the first time."""
+
+    def tables(self, model: HistoryGNN) -> dict[str, list[int]]:
+        sampled = model.history_dims[int(model.encodes and self.config.input == "exact") :]
+        return {INPUT: [], AGGREGATE: sampled}
+
+    def aggregate(self, ctx: Context, **mix: Any) -> Tensor:
+        momentum, sample = self.config.ib_momentum, ctx.sample
+        if sample is None or momentum == 0.0 or not ctx.recording:
+            return ctx.aggregate(**mix)
+        tables = ctx.history.kinds[AGGREGATE]
+        number, rows = ctx.layer - (ctx.num_layers - len(tables)), ctx.block.rows
+        averages, known = self._averages(ctx, number, rows)
+        z = ctx.aggregate(residual=averages.to(ctx.h.dtype), alpha=momentum)
+        if not bool(known.all()):
+            z = z * torch.where(known, 1.0, 1 / (1 - momentum) if momentum < 1 else 0.0)[:, None].to(z.dtype)
+        ctx.history.push(number, rows, z.detach(), ctx.step, kind=AGGREGATE)
+        residual, alpha = mix.get("residual"), mix.get("alpha", 0.0)
+        return z if residual is None else (1 - alpha) * z + alpha * residual
+
+    def _averages(self, ctx: Context, number: int, rows: Batch) -> tuple[Tensor, Tensor]:
+        """([R, D], bool[R]): the rows of a table, zero if they were never written, and whether they were."""
+        table, history = ctx.history.kinds[AGGREGATE][number], ctx.history
+        source = history.pull(number, rows.rows, kind=AGGREGATE)
+
+        def read() -> tuple[Tensor, Tensor]:
+            values = gather_rows(source.rows, rows.rows, dtype=torch.float32) if source.in_place else source.rows.float()
+            return values, table.stamp[rows.rows.to(table.stamp.device)].to(values.device) != NEVER
+
+        return ctx.streams.submit(ctx.streams.current, read, reads=[source.resource])
+
+    def reads(self, engine: Engine, batch: Batch) -> Tensor:
+        """The rows whose averages the batch reads: all that it computes in a sampled layer."""
+        assert batch.samples is not None and batch.counts is not None
+        first = next((layer for layer, sample in enumerate(batch.samples) if sample is not None), len(batch.samples) - 1)
+        return batch.rows[: batch.counts[first + 1]]

@@ -1,0 +1,134 @@
+"""Sampled neighbours: the rows that each layer computes, and the edges that it reads."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..kernels._hash import mix64
+from ..ops import Adjacency, place_nodes, sample_neighbours, transpose
+from .batch import Batch, PositionMaps
+
+Known = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """The sampled neighbours of the rows of a layer.
+
+    An edge of a row with ``degree`` neighbours, ``fanout`` of them sampled, weighs ``degree / fanout`` times what it weighs
+    in the graph. So the expectation of an aggregate is that over all neighbours.
+
+    Args:
+        adj: the edges. Row i is the i-th row of the layer. Column j is the j-th row of its input; the last ones are those of
+            ``outside``.
+        by_node: the same edges; a column is a node.
+        outside: int64[H], the neighbours whose rows a table has, None without a table.
+        complete: whether all neighbours of all rows are in the sample.
+    """
+
+    adj: Adjacency
+    by_node: Adjacency
+    outside: Tensor | None
+    complete: bool
+
+    @property
+    def rows(self) -> Tensor:
+        """int64[R]: the rows of ``adj``."""
+        return torch.arange(self.adj.num_nodes, device=self.adj.col.device)
+
+    @property
+    def row_position(self) -> Tensor:
+        """int32[R]: the position map of the rows."""
+        return torch.arange(self.adj.num_nodes, dtype=torch.int32, device=self.adj.col.device)
+
+    @property
+    def inside(self) -> Tensor:
+        """int64[S]: the columns that are rows of the layer's input."""
+        known = 0 if self.outside is None else self.outside.numel()
+        return torch.arange(self.adj.num_columns - known, device=self.adj.col.device)
+
+    @property
+    def position(self) -> Tensor:
+        """int32[S]: the position map of ``inside``."""
+        return self.inside.int()
+
+    def reading(self, *, in_place: bool) -> Tensor:
+        """int32[S + H]: the position map of all columns. in_place: those outside are read from their rows of a table."""
+        if self.outside is None:
+            return self.position
+        places = self.outside.int() if in_place else torch.arange(self.outside.numel(), device=self.outside.device).int()
+        return torch.cat([self.position, ~places])
+
+
+def fields(
+    adj: Adjacency, targets: Tensor, fanouts: Sequence[int | None], maps: PositionMaps, seed: int, *,
+    known: Known | None = None, gradients: bool = True,
+) -> Batch:  # fmt: skip
+    """A batch in which every layer has the rows that the next one reads.
+
+    Args:
+        adj: the graph. targets: int64[T], distinct: the rows of the result.
+        fanouts: for each layer the most neighbours of a row; None: the layer reads all neighbours, from where a method of
+            whole neighbourhoods reads them.
+        maps: of position maps. seed: of the samples; they also depend on layer and row, and on nothing else.
+        known: returns whether the rows of nodes in the last layer's input are in a table. These are not computed.
+        gradients: whether backward will run.
+
+    Example::
+
+        batch = fields(adj, targets, [10, 10, 5], maps, seed=step)
+        counts = batch.counts  # rows of each layer's input, and targets
+    """
+    position = maps.take()
+    nodes, counts, samples = targets, [targets.numel()], list[Sample | None]()
+    position[targets] = torch.arange(targets.numel(), dtype=torch.int32, device=targets.device)
+    for layer in reversed(range(len(fanouts))):
+        fanout, sample = fanouts[layer], None
+        if fanout is not None:
+            of_layer = known if layer == len(fanouts) - 1 else None
+            nodes, sample = _grow(adj, nodes, position, fanout, mix64(seed + layer) >> 1, of_layer, gradients)
+        counts.insert(0, nodes.numel())
+        samples.insert(0, sample)
+    position[nodes] = ~nodes.int()
+    maps.give_back(position)
+    return Batch(adj.num_nodes, nodes=nodes, device=targets.device, counts=tuple(counts), samples=tuple(samples))
+
+
+def _grow(
+    adj: Adjacency, rows: Tensor, position: Tensor, fanout: int, seed: int, known: Known | None, gradients: bool
+) -> tuple[Tensor, Sample]:
+    """(rows and their sampled neighbours, the sample)."""
+    rowptr, edge = sample_neighbours(adj, rows, fanout, seed=seed)
+    neighbour = adj.col[edge]
+    fresh, col = place_nodes(position, neighbour, rows.numel())
+    outside = None
+    if known is not None:  # these come last
+        kept = known(fresh)
+        fresh, outside = fresh[~kept], fresh[kept]
+        both = torch.cat([fresh, outside])
+        position[both] = torch.arange(rows.numel(), rows.numel() + both.numel(), dtype=torch.int32, device=both.device)
+        col = position[neighbour.long()]
+        position[outside] = ~outside.int()
+    inputs = torch.cat([rows, fresh])
+    columns = inputs if outside is None else torch.cat([inputs, outside])
+    taken = rowptr.diff()
+    degree = adj.rowptr[rows + 1] - adj.rowptr[rows]
+    row_scale = degree / taken.clamp(min=1)
+    if adj.row_scale is not None:
+        row_scale = row_scale * adj.row_scale[rows]
+    weight = adj.edge_weight
+    if weight is not None:
+        weight = weight[edge if adj.edge_id is None else adj.edge_id[edge].long()]
+    of_node = Adjacency(rowptr, neighbour, row_scale.float(), adj.col_scale, weight, columns=adj.num_nodes, _checked=True)
+    scale = None if adj.col_scale is None else adj.col_scale[columns]
+    reverse = None
+    if gradients:
+        turned, row = transpose(rowptr, col, columns.numel())
+        names = None if weight is None else col.argsort(stable=True)
+        reverse = Adjacency(
+            turned, row, scale, of_node.row_scale, weight, edge_id=names, columns=rows.numel(), _checked=True
+        )
+    made = Adjacency(rowptr, col, of_node.row_scale, scale, weight, reverse=reverse, columns=columns.numel(), _checked=True)
+    return inputs, Sample(made, of_node, outside, complete=bool((degree == taken).all()))
