@@ -6,8 +6,11 @@ from .attention_grad import attention_row_grad, attention_source_grad
 from .edge_grad import edge_grad
 from .halo import halo
 from .moments import column_moments
+from .places import place_nodes
 from .rows import gather_rows, scatter_rows
+from .sample import sample_neighbours
 from .spmm import spmm
+from .transpose import transpose
 
 __all__ = [
     "activate",
@@ -19,6 +22,9 @@ __all__ = [
     "edge_grad",
     "gather_rows",
     "halo",
+    "place_nodes",
+    "sample_neighbours",
     "scatter_rows",
     "spmm",
+    "transpose",
 ]
