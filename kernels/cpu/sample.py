@@ -138,9 +138,7 @@ def sample_task(block):
         scratch[0] = 0  # in use until here: it is reached by address only
 
 
-def sample_neighbours(
-    rowptr: torch.Tensor, rows: torch.Tensor, fanout: int, seed: int
-) -> tuple[torch.Tensor, torch.Tensor]:
+def sample_neighbours(rowptr: torch.Tensor, rows: torch.Tensor, fanout: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
     """(rowptr, edge) of a sample of at most ``fanout`` neighbours of each row."""
     count = rows.numel()
     out_rowptr = torch.empty(count + 1, dtype=torch.int64)

@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import expm1
+from statistics import mean
 from typing import Literal
 
 from ..config import Config
 from ..data.sizes import Sizes
-from ..methods.options import GRADIENTS
+from ..methods.options import GRADIENTS, SAMPLING
 from ..nn.inference import CHUNK_ROWS
 from ..utils.dtypes import DTYPES
 
@@ -149,6 +150,8 @@ class Run:
         self.share = HALO_SHARE
         if s.base == "mvs":  # its nodes are scattered
             self.rows, self.share = min(n, s.batch_nodes), 1.0
+        if s.base in SAMPLING:
+            self.rows, self.share = round(mean(self.fields(s))), 1.0
         self.halo = self.around(self.rows)
         self.refreshed = 0  # rows that one refresh computes
         if s.rest == "rest-is":
@@ -168,6 +171,15 @@ class Run:
     def csr(self, edges: int) -> int:
         return 8 * (self.z.nodes + 1) + (4 if self.z.nodes <= 2**31 else 8) * edges
 
+    def fields(self, s: Config) -> list[int]:
+        """The rows of each layer's input and of the result, if all targets sample neighbours at random."""
+        n, rows = self.z.nodes, [min(self.z.nodes, s.batch_nodes)]
+        for layer, fanout in reversed(list(enumerate(s.fanouts))):
+            sampled = layer > 0 or self.model.encodes
+            edges = rows[0] * min(fanout, self.z.edges / n) * sampled
+            rows.insert(0, rows[0] + round((n - rows[0]) * -expm1(-edges / n)))
+        return rows
+
     def around(self, rows: int) -> int:
         """An estimate of the halo's size for ``rows`` nodes. It is too high where METIS cuts few edges.
 
@@ -184,7 +196,7 @@ class Run:
 
 def tables(s: Config, model: Family) -> list[Table]:
     """The tables of a run. Full batches have none, and encoded features have none if the input is exact."""
-    widths = [] if s.base == "full" else model.tables[s.input == "exact" :]
+    widths = [] if s.base == "full" else model.tables[-1:] if s.base == "refresh" else model.tables[s.input == "exact" :]
     return [Table(width, s.dtype, s.history) for width in widths]
 
 
