@@ -20,6 +20,7 @@ from rest_triton.kernels.gpu.edge_grad import edge_grad
 from rest_triton.kernels.gpu.halo import halo
 from rest_triton.kernels.gpu.launch import Settings, recording
 from rest_triton.kernels.gpu.rows import gather_rows, scatter_rows
+from rest_triton.kernels.gpu.sample import place_nodes, sample_neighbours
 from rest_triton.kernels.gpu.spmm import spmm
 
 from .binary import TARGETS, Launch
@@ -59,6 +60,10 @@ def cases() -> Iterator[Case]:
     yield from _row_cases()
     for col in (torch.int32, torch.int64):
         yield Case("halo", f"col {str(col).removeprefix('torch.')}", 0, partial(_halo, col))
+        yield Case("place_nodes", f"nodes {str(col).removeprefix('torch.')}", 0, partial(_place, col))
+    for fanout in (1, 2, 10, 25, 100, 256, 512, 1025, 1024):  # 1025 draws do not fit the registers
+        call = partial(sample_neighbours, torch.arange(ROWS + 1), _ints(ROWS), fanout, 0)
+        yield Case("sample_neighbours", f"fan-out {fanout}", 0, call)
 
 
 def _spmm_cases() -> Iterator[Case]:
@@ -279,6 +284,10 @@ def _scatter(table: str, dense: str, width: int, blend: float) -> None:
 
 def _halo(col: torch.dtype) -> None:
     halo(_ints(ROWS + 1), _ints(EDGES, col), _ints(ROWS))
+
+
+def _place(nodes: torch.dtype) -> None:
+    place_nodes(_ints(ROWS, torch.int32), _ints(EDGES, nodes), 0)
 
 
 def _matrix(dtype: str | None, width: int) -> Tensor | None:

@@ -10,6 +10,7 @@ from .attention_grad import attention_row_grad, attention_source_grad
 from .edge_grad import edge_grad
 from .halo import halo
 from .rows import gather_rows, scatter_rows
+from .sample import place_nodes, sample_neighbours, transpose
 from .spmm import spmm
 
 __all__ = [
@@ -22,6 +23,9 @@ __all__ = [
     "edge_grad",
     "gather_rows",
     "halo",
+    "place_nodes",
+    "sample_neighbours",
     "scatter_rows",
     "spmm",
+    "transpose",
 ]

@@ -24,6 +24,8 @@ REMOTE_PROGRAMS = 32
 PARTIAL_PROGRAMS = 256
 # Programs that share one row's edges in edge_grad, which has no sum over edges.
 EDGE_GRAD_SPLIT = 4
+# The largest fan-out whose draws fit the registers of one warp: 32 per lane.
+MOST_DRAWS = 1024
 
 
 @dataclass(frozen=True)
@@ -140,6 +142,20 @@ def column_sum_settings() -> Settings:
 def mark_settings() -> Settings:
     """Settings of the kernel that marks neighbours: 8 columns per lane cover most rows in one step."""
     return Settings(registers=64, EDGES=256)
+
+
+def sample_settings(fanout: int) -> Settings:
+    """Settings of the kernel that samples neighbours: one warp, so that no test for repetitions waits at a barrier.
+
+    Small fan-outs share a program, so that the draws of one row hide the latency of another's.
+    """
+    edges = next_power_of_2(fanout)
+    return Settings(registers=128, vgprs=128, BLOCK_R=max(256 // edges, 1), EDGES=edges)
+
+
+def flag_settings(lanes: int) -> Settings:
+    """Settings of the kernel that samples neighbours by flags: one row per lane."""
+    return Settings(registers=64, BLOCK_R=lanes)
 
 
 def next_power_of_2(n: int) -> int:
