@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..kernels._hash import mix64
-from ..ops import Adjacency, check, halo
+from ..ops import Adjacency, check, gather_rows, halo
 
 if TYPE_CHECKING:
     from .sample import Sample
@@ -104,7 +104,10 @@ class Batch:
         if self.ranges is not None:
             pieces = [per_node[begin:end] for begin, end in self.ranges]
             return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
-        return per_node[self.rows.to(per_node.device)]
+        rows = self.rows.to(per_node.device)
+        if per_node.dim() == 2 and per_node.dtype in check.ROW_DTYPES:
+            return gather_rows(per_node, rows)
+        return per_node[rows]
 
     def write_positions(self, position: Tensor) -> None:
         """Enter the batch: ``position[rows[i]] = i``."""
