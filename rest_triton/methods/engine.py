@@ -28,17 +28,19 @@ class Engine:
         model: computes the batches. method: reads their neighbours. adj: the normalised adjacency. x: features [N, F].
         history: the tables that the method needs.
         edge_dropout: share of edges that training forwards leave out. seed: of all dropout.
+        history_dropout: see :class:`Inputs`.
         amp: run forwards under torch's autocast to bfloat16.
     """
 
     def __init__(
         self, model: HistoryGNN, method: Method, adj: Adjacency, x: Tensor, history: History, *, edge_dropout: float = 0.0,
-        seed: int = 0, amp: bool = False,
+        seed: int = 0, amp: bool = False, history_dropout: bool = False,
     ) -> None:  # fmt: skip
         self.model, self.method, self.history, self.amp = model, method, history, amp
         self.inputs = Inputs(
             adj, Features(x), history, edge_dropout=edge_dropout, seed=seed, first_table=method.first_table(model),
             encodes=model.encodes, exact_input=model.encodes and method.config.input == "exact",
+            history_dropout=history_dropout,
         )  # fmt: skip
         # Each stream has a pool of its own, so that no stream waits for a map of another.
         self.maps = {stream: PositionMaps(adj.num_nodes, x.device) for stream in (COMPUTE, REFRESH)}
@@ -56,7 +58,7 @@ class Engine:
         i = self.inputs
         return Engine(
             self.model, method or self.method, i.adj, i.features.rows, history, edge_dropout=i.edge_dropout, seed=i.seed,
-            amp=self.amp,
+            amp=self.amp, history_dropout=i.history_dropout,
         )  # fmt: skip
 
     def _autocast(self) -> AbstractContextManager[Any]:
@@ -78,23 +80,25 @@ class Engine:
         *,
         draw: int = 1,
         training: bool = True,
+        running: bool = False,
         copies: Sequence[Rows | None] | None = None,
         copies_at: int = 0,
         backward: bool = False,
     ) -> None:
         """Compute the rows of a batch with the current weights and write them into the tables, on the refresh stream.
 
+        running: normalise by running statistics, with dropout if ``training``.
         backward: also run backward, which writes tables of gradients. Gradients of weights are not computed.
         """
-        options: dict[str, Any] = dict(
-            step=step, draw=draw, training=training, refreshing=True, complete=backward or self.method.refreshes_last
-        )
+        options: dict[str, Any] = dict(step=step, draw=draw, training=training, running=running)
+        options |= dict(refreshing=True, complete=backward or self.method.refreshes_last)
         options |= dict(copies=copies, copies_at=copies_at)
 
         def forward() -> None:
             prepared = self.method.prepare(self, batch, step, draw=draw, refreshing=True)
             # A training forward on the other stream may update the running statistics at the same time.
-            needs_running = not training or len(batch) < 2 or self.inputs.exact_input  # a halo may have one row
+            few = len(batch) < 2 or self.inputs.exact_input  # a halo may have one row
+            needs_running = running or not training or few
             statistics = snapshot(self.model, self.streams, self.inputs.statistics) if needs_running else None
             with (
                 self._context(prepared, REFRESH, statistics=statistics, **options) as ctx,

@@ -52,6 +52,9 @@ class TableOptions:
     dtype: str = option(
         "float32", "number format of tables", choices=("float32", "bfloat16", "float16"), group="method", only=TABLES
     )
+    history_dropout: bool = option(
+        False, "dropout of the rows that training reads from tables, as PyGAS has it", group="method", only=TABLES
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,6 +146,10 @@ class RefreshOptions:
         "train", "refresh with dropout and batch statistics, or without", choices=("train", "eval"), group="method",
         only=REFRESHED,
     )  # fmt: skip
+    refresh_norm: str = option(
+        AUTO, "BatchNorm of refreshes: by the batch's own statistics or by running ones; auto: by --refresh-mode",
+        choices=(AUTO, "batch", "running"), group="method", only=REFRESHED,
+    )  # fmt: skip
 
 
 def fanouts_of(config: Any) -> tuple[int, ...]:
@@ -194,6 +201,11 @@ def refuse_model(config: Any) -> None:
 
 def refuse_refresh(config: Any) -> None:
     """Refuse options of refreshes that contradict each other."""
+    if config.rest and config.refresh_norm == "batch" and config.refresh_mode == "eval":
+        raise UserError(
+            "refresh_norm is batch, but refresh_mode eval normalises by running statistics; give --refresh-norm running, or "
+            "--refresh-mode train"
+        )
     if config.frequency == AUTO and config.rest != "rest":
         raise UserError(
             f"frequency is auto, but method {config.method} does not support it; give --method gas+rest, or a whole number"

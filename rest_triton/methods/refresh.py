@@ -21,7 +21,7 @@ class Refresh:
 
     def __init__(self, config: Config, method: Method) -> None:
         self.config, self.method = config, method
-        self.training = config.refresh_mode == "train"
+        self.training, self.running = config.refresh_mode == "train", config.refresh_norm == "running"
 
     def before(self, engine: Engine, batch: Batch, step: int) -> tuple[Batch, Sequence[Rows | None] | None]:
         """Refresh before training on ``batch``. Returns (batch, pulled), both for :meth:`Engine.train`.

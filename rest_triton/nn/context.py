@@ -62,7 +62,7 @@ class Context(BatchRows):
     Args:
         batch: the rows to compute. maps: position maps of the current stream. reader: the training method.
         step: the stamp of recorded rows. draw: distinguishes the dropout of forwards in one step.
-        training: batch statistics and dropout; else running statistics and no dropout.
+        training: batch statistics and dropout; else running statistics and no dropout. running: running ones in any case.
         refreshing: write tables only: leave out the last layer, running statistics and edge dropout.
         complete: a refresh computes the last layer, too. Backward then goes as far as ``differentiable``.
         recording: whether tables are written.
@@ -82,6 +82,7 @@ class Context(BatchRows):
         step: int,
         draw: int = 0,
         training: bool = True,
+        running: bool = False,
         refreshing: bool = False,
         complete: bool = False,
         recording: bool = True,
@@ -98,6 +99,7 @@ class Context(BatchRows):
         self.reader, self.recording, self.complete = reader, recording, complete
         self.differentiable: Tensor | None = None  # with complete: the input of the first layer that has a gradient
         self.copies, self.copies_at, self.statistics = copies, copies_at, statistics
+        self.running = running or not training
         self.model: HistoryGNN | None = None  # set by begin()
         self.num_layers = 0
         self._h: Tensor | None = None
@@ -107,6 +109,9 @@ class Context(BatchRows):
         self._recorded = False
         self.late = reader.records_late
         self.unrecorded: list[tuple[int, Batch, Tensor]] = []  # (layer, rows, its input), if rows are recorded late
+        # (probability, seed) of the dropout of the layer's input and output
+        self._input_dropout: tuple[float, int] = (0.0, 0)
+        self._output_dropout: tuple[float, int] = (0.0, 0)
 
     def close(self) -> None:
         """Return the position maps and release all rows, after backward."""
@@ -133,13 +138,14 @@ class Context(BatchRows):
             # As in a refresh, batch statistics are those of its rows, and running statistics stay as they are.
             halo_ctx = Context(
                 self.inputs, outside, self.maps, self.reader, step=self.step, draw=self.draw, training=self.training,
-                refreshing=True, recording=False, statistics=self.statistics,
+                running=self.running, refreshing=True, recording=False, statistics=self.statistics,
             )  # fmt: skip
             halo_ctx._seeds, halo_ctx.feature_dropout = seeds, self.feature_dropout  # the same dropout as for the batch
             with torch.set_grad_enabled(torch.is_grad_enabled() and self.reader.halo_gradient):
                 self._halo_h = model.encode(halo_ctx._features(), halo_ctx)
         self._h0 = h
         self._h = self.dropout(h, model.encoded_dropout)
+        self._input_dropout = model.encoded_dropout, self.last_seed
 
     def layers(self) -> Iterable[int]:
         """The layers to compute. A refresh leaves the last one out, as no table holds its output."""
@@ -157,6 +163,7 @@ class Context(BatchRows):
             self.record(self.layer + 1, h)
         self.reader.after_layer(self)
         self._h = h
+        self._input_dropout, self._output_dropout = self._output_dropout, (0.0, 0)
 
     def result(self, model: "HistoryGNN") -> Tensor | None:
         """The model's result, None if the last layer was left out."""
@@ -212,7 +219,9 @@ class Context(BatchRows):
         """``dropout(relu(norm(h + bias)))`` as the output of a layer. The same pass records it before dropout."""
         self._recorded = True
         last = self.layer + 1 == self.num_layers
-        return self._activate(None if last else self.layer + 1, h, norm, bias, relu, dropout)
+        y = self._activate(None if last else self.layer + 1, h, norm, bias, relu, dropout)
+        self._output_dropout = dropout, self.last_seed  # which the dropout of y has just drawn, if there is one
+        return y
 
     def activate(
         self, h: Tensor, norm: BatchNorm1d | None = None, *, bias: Tensor | None = None, relu: bool = True,
@@ -266,7 +275,7 @@ class Context(BatchRows):
             )
         if self.whole_graph or self.halo.numel() == 0:
             return h
-        return torch.cat([h, self._halo_input().to(h.dtype)])
+        return torch.cat([h, self._drop_halo(self._halo_input().to(h.dtype))])
 
     def _halo_input(self) -> Tensor:
         """[H, D]: the layer's input for the halo."""
@@ -281,6 +290,15 @@ class Context(BatchRows):
             return gather_rows(source.rows, self.halo) if source.in_place else source.rows.clone()
 
         return self.streams.submit(self.streams.current, rows, reads=[source.resource])
+
+    @property
+    def _drops_halo(self) -> bool:
+        """Whether the halo's rows have dropout: that of the layer's input, with the same hash of node and column."""
+        return self.inputs.history_dropout and self.training and self._input_dropout[0] > 0.0
+
+    def _drop_halo(self, rows: Tensor) -> Tensor:
+        p, seed = self._input_dropout
+        return activate(rows, rows=self.halo, relu=False, dropout=p, seed=seed) if self._drops_halo else rows
 
     def aggregate(
         self, x: Tensor | None = None, *, residual: Tensor | None = None, alpha: float = 0.0,
@@ -300,7 +318,7 @@ class Context(BatchRows):
             options |= dict(grad_history=gradients.rows)
         adj, rows, h = self.adj, self.block.rows.rows, self._input() if x is None else x
         if (computed := self._halo_rows) is not None:
-            position = self.position(by_slot=True)
+            computed, position = self._drop_halo(computed), self.position(by_slot=True)
             if computed.requires_grad:
                 return halo_spmm(adj, rows, self.halo, position, h, computed, **options)
             return self.streams.submit(
@@ -310,8 +328,10 @@ class Context(BatchRows):
             options |= dict(x_rows=self.block.source.rows, row_position=self.position(of_result=True))
         source = self.source()
         self._prefetch()
-        position = self.position(by_slot=source is not None and not source.in_place)
+        position = self.position(by_slot=source is not None and (self._drops_halo or not source.in_place))
         table = None if source is None else source.rows
+        if source is not None and self._drops_halo:
+            table = self._drop_halo(self._halo_input().to(h.dtype))
         return self.streams.submit(
             self.streams.current,
             lambda: history_spmm(adj, rows, position, h, table, **options),
@@ -342,7 +362,7 @@ class Context(BatchRows):
 
             def transform() -> Tensor:
                 rows = gather_rows(source.rows, self.halo) if source.in_place else source.rows
-                return F.linear(rows.to(h.dtype), weight)
+                return F.linear(self._drop_halo(rows.to(h.dtype)), weight)
 
             outside = self.streams.submit(self.streams.current, transform, reads=[source.resource])
         inside, position = F.linear(h, weight), self.position(by_slot=True)
@@ -412,7 +432,7 @@ class Context(BatchRows):
         """A bias and a BatchNorm as (scale, shift, moments for the gradient)."""
         if norm is None:
             return None, bias, None
-        if not self.training or len(h) < 2:  # one row has no variance
+        if self.running or len(h) < 2:  # one row has no variance
             running = norms.running(norm) if self.statistics is None else self.statistics[norm]
             return norms.scale_and_shift(norm, running, bias, of_batch=False)
         moments = norms.batch_moments(h)

@@ -46,6 +46,7 @@ class Inputs:
     Args:
         adj: the normalised adjacency. features: of all nodes. history: the tables.
         edge_dropout: of training forwards. seed: of all dropout.
+        history_dropout: whether rows of a halo have the dropout of the batch's rows, in training.
         first_table: the layer with its input in the first table. The inputs of earlier layers are exact.
         encodes: whether the model encodes features before its first layer.
         exact_input: whether forwards compute the halo's encoded features, with gradients, instead of reading a table.
@@ -56,6 +57,7 @@ class Inputs:
     history: History
     edge_dropout: float = 0.0
     seed: int = 0
+    history_dropout: bool = False
     first_table: int = 0
     encodes: bool = True
     exact_input: bool = False

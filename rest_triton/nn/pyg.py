@@ -87,7 +87,8 @@ def _mode(conv: Module, ctx: Context) -> Iterator[None]:
     norms = [m for m in conv.modules() if isinstance(m, BatchNorm1d) and m.track_running_stats and ctx.refreshing]
     own = [(norm.running_mean, norm.running_var) for norm in norms]
     for norm in norms:
-        if ctx.training:
+        norm.train(not ctx.running)
+        if not ctx.running:
             norm.track_running_stats = False
         elif ctx.statistics is not None:  # copies, which training forwards do not update
             norm.running_mean, norm.running_var = ctx.statistics[norm]

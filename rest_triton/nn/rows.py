@@ -38,7 +38,7 @@ class BatchRows:
         # Position maps, with the rows entered and the halo that is numbered by slots.
         self._taken: dict[tuple[int, int | None, bool], tuple[Batch, Tensor | None, Tensor]] = {}
         self._sources: dict[int, Rows] = {}
-        self._seeds = 0
+        self._seeds = self.last_seed = 0
         self._feature_seed: int | None = None
 
     def close(self) -> None:
@@ -154,7 +154,8 @@ class BatchRows:
     def next_seed(self) -> int:
         """A new seed for each use of randomness in this forward, equal in every run."""
         self._seeds += 1
-        return mix64(mix64(mix64(self.inputs.seed + self.step) + self.draw) + self._seeds) >> 1
+        self.last_seed = mix64(mix64(mix64(self.inputs.seed + self.step) + self.draw) + self._seeds) >> 1
+        return self.last_seed
 
     def _probed(self, what: str, h: Tensor) -> Tensor:
         if self.probe is not None:

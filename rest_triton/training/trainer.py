@@ -78,7 +78,7 @@ class Trainer:
         self.history = history(graph.num_nodes, widths, kinds=kinds, dtype=DTYPES[config.dtype], device=self.device, **place)
         self.engine = Engine(
             self.model, self.method, loaded.adj, loaded.x, self.history, edge_dropout=config.edge_dropout,
-            seed=mix64(config.seed) >> 1, amp=config.amp,
+            seed=mix64(config.seed) >> 1, amp=config.amp, history_dropout=config.history_dropout,
         )  # fmt: skip
         self.optimizer = self._optimizer()
         self.step = 0  # updates of the weights

@@ -111,6 +111,21 @@ def test_a_refresh_leaves_running_statistics() -> None:
     assert model.convs[0].conv.training
 
 
+def test_a_refresh_by_running_statistics() -> None:
+    """Without dropout it is one in eval mode. The layer is in its mode again afterwards."""
+    torch.manual_seed(0)
+    model, data = Model("gin"), graph()
+    batch, tables = ClusterBatches(PTR, 2).batch([0, 1]), []
+    for options in (dict(running=True), dict(training=False), dict()):
+        run = engine(model, data)
+        run.fill()
+        run.refresh(batch, 1, **options)
+        tables.append(run.history.tables[-1].rows)
+    assert torch.equal(tables[0], tables[1]) and not torch.allclose(tables[0], tables[2])
+    assert all(module.training for module in model.modules())
+    assert all(norm.track_running_stats for norm in model.modules() if isinstance(norm, BatchNorm1d))
+
+
 def test_layers_that_need_the_degrees_of_neighbours_are_refused() -> None:
     with pytest.raises(ValueError, match=r"GCNConv normalises by the degrees of neighbours.*normalize=False"):
         PyGLayer(pyg.GCNConv(3, 4))

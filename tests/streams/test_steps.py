@@ -44,6 +44,8 @@ CASES: dict[str, dict[str, Any]] = {
         model="gcnii-norm", **REST, refresh_mode="eval", tier="far", accumulate=2, clip=0.5
     ),
     "running statistics, disk, three": dict(model="gcn-norm", **REST, refresh_mode="eval", frequency=3, tier="disk"),
+    "running statistics, dropout": dict(model="gcn-norm", **REST, refresh_norm="running"),
+    "running statistics, dropout, far": dict(model="gcnii-norm", **REST, refresh_norm="running", tier="far"),
     "rest-is": dict(model="gcnii", **REST_IS),
     "rest-is, far": dict(model="gcn", **REST_IS, tier="far"),
     "rest-is in three pieces": dict(model="gcn-norm", **REST_IS, frequency=3),
@@ -55,6 +57,11 @@ CASES: dict[str, dict[str, Any]] = {
     "by age": dict(model="gcn-norm", **AUTO, batch_size=1, target_age=1.0, refresh_mode="eval"),
     "by drift": dict(model="appnp", **AUTO, batch_size=1, target_drift=0.01, refresh_order="oldest", before=8),
     "by drift, far": dict(model="gcnii", **AUTO, batch_size=1, target_drift=0.01, tier="far", before=8),
+    "history dropout": dict(model="gcn-norm", **REST, history_dropout=True),
+    "history dropout, far": dict(model="gcnii", **REST_IS, history_dropout=True, tier="far"),
+    "history dropout, pna": dict(model="pna", **REST, history_dropout=True),
+    "history dropout, disk": dict(model="gcn-linear", **REST, history_dropout=True, tier="disk"),
+    "history dropout, lmc": dict(model="gcn-norm", **LMC, history_dropout=True, refresh_norm="running", tier="far"),
     "half": dict(model="gcn-norm", **REST, refresh_batch="half", edge_dropout=0.3),
     "half, disk, exact input": dict(model="gcnii", **REST, refresh_batch="half", tier="disk", input="exact"),
     "full refresh": dict(model="gcnii-norm", **REST, refresh_batch="full"),
@@ -162,6 +169,7 @@ def test_every_conflict_is_ordered(case: str, tmp_path: Path) -> None:
 INTERLEAVED = [
     "gas, far", "rest", "running statistics", "running statistics, far, accumulate, clip", "rest-is in three pieces, far",
     "by drift", "exact input", "evaluation writes", "bidirectional", "bidirectional, running statistics, far",
+    "history dropout", "history dropout, far", "running statistics, dropout",
 ]  # fmt: skip
 
 
@@ -179,7 +187,7 @@ def test_any_legal_interleaving_gives_the_same_bits(case: str, tmp_path: Path) -
 def test_running_statistics_are_read_by_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A refresh in eval mode that read the running statistics themselves would meet a training forward that moves them."""
     monkeypatch.setattr(engine, "snapshot", lambda *of: None)
-    for case in ("running statistics", "by age", "evaluation"):
+    for case in ("running statistics", "running statistics, dropout", "by age", "evaluation"):
         found = check(recorded(case, tmp_path)[1])
         assert found and all("lerp" in said for said in found), case
 
@@ -233,10 +241,10 @@ class PyGGIN(HistoryGNN):
         return h if layer == 2 else ctx.output(h)
 
 
-@pytest.mark.parametrize("mode", ["train", "eval"])
+@pytest.mark.parametrize("how", [dict(refresh_mode="train"), dict(refresh_mode="eval"), dict(refresh_norm="running")])
 @pytest.mark.parametrize("far", [False, True])
-def test_layers_of_pyg(mode: str, far: bool) -> None:
-    assert layers_of_pyg(refresh_mode=mode, far=far) == []
+def test_layers_of_pyg(how: dict[str, str], far: bool) -> None:
+    assert layers_of_pyg(**how, far=far) == []
 
 
 def layers_of_pyg(**options: Any) -> list[str]:

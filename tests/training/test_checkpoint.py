@@ -64,12 +64,14 @@ CASES = {
     "full": dict(method="full"),
     "mvs": dict(method="mvs+rest", batch_nodes=10, importance_every=4, importance_share=0.5),
     "graphfm": dict(method="graphfm+rest", push_momentum=0.5),
+    "norms, dropout": dict(method="gas+rest", refresh_norm="running", history_dropout=True),
 }
 MODELS = {"gcn": dict(batch_norm=True, residual=True), "appnp": {}, "gcnii": {}}
 PLACED = [
     ("gas", "gcn", "device"), ("uniform", "gcn", "device"), ("uniform", "appnp", "disk"), ("oldest", "gcnii", "device"),
     ("oldest", "gcn", "disk"), ("rest-is", "appnp", "device"), ("rest-is", "gcnii", "disk"), ("full", "gcn", "device"),
     ("mvs", "gcn", "device"), ("mvs", "appnp", "disk"), ("graphfm", "gcn", "device"), ("graphfm", "gcnii", "disk"),
+    ("norms, dropout", "gcn", "device"), ("norms, dropout", "gcnii", "disk"),
 ]  # fmt: skip
 
 

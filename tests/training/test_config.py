@@ -122,6 +122,8 @@ LIMITS: list[tuple[dict[str, Any], str]] = [
     (dict(target_drift=-1.0), "target_drift is -1.0; it must be at least 0"),
     (dict(refresh_batch="halve"), "refresh_batch is 'halve': did you mean 'half'? known are: same, half, full"),
     (dict(refresh_order="old"), "refresh_order is 'old': did you mean 'oldest'? known are: uniform, oldest"),
+    (dict(refresh_norm="none"), "refresh_norm is 'none': known are: auto, batch, running"),
+    (dict(method="gas+rest", refresh_mode="eval", refresh_norm="batch"), "refresh_norm is batch, but refresh_mode eval"),
     (dict(refresh_mode="training"), "refresh_mode is 'training': did you mean 'train'? known are: train, eval"),
     (dict(push_momentum=-0.1), "push_momentum is -0.1; it must be 0 to 1"),
     (dict(batch_nodes=0), "batch_nodes is 0; it must be at least 1"),
