@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .config import MODELS, Config, add_flags, flag, from_flags, parse_flags
+from .config import MODELS, Config, add_flags, flag, from_flags, parse_flags, read_recipe
 from .utils.errors import UserError, did_you_mean, reported
 from .utils.malloc import keep_freed_memory
 
@@ -96,7 +96,8 @@ def main(arguments: Sequence[str] | None = None, model: "type[HistoryGNN] | None
             for line in config.idle(flags) if resume is None else ():
                 print(line)
             if recipe is not None:
-                print(f"recipe {recipe}; --print-config shows it, flags change it")
+                own = f" for {config.base}" if read_recipe(recipe, config.method) != read_recipe(recipe) else ""
+                print(f"recipe {recipe}{own}; --print-config shows it, flags change it")
             train(config, model=model, resume=resume, command=f"{program} {shlex.join(arguments)}", began=folders.append)
     except KeyboardInterrupt:
         parser.exit(130, f"\ninterrupted; {_advice(folders)}\n")
