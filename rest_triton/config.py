@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 
 from .methods.options import (
+    ABOUT,
     TABLES,
     CacheOptions,
     GradientOptions,
@@ -299,7 +300,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
     The parser returns only flags that were given, as text. :class:`Config` checks and converts them.
     """
-    groups = {title: parser.add_argument_group(title) for title in GROUPS}
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter  # the lines about methods are not wrapped
+    about = {"method": "\n".join(f"{name:<11} {line}" for name, line in ABOUT.items())}
+    groups = {title: parser.add_argument_group(title, about.get(title)) for title in GROUPS}
     for f in settings_of(Config):
         m, kind = f.metadata, _kind(f)
         default: Any = ("on" if f.default else "off") if kind is bool else f.default
@@ -310,7 +313,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
             group.add_argument(flag(f.name), action=argparse.BooleanOptionalAction, **common)
         else:
             placeholder = KINDS[kind][1] + (f"|{m['word']}" if m["word"] else "")
-            group.add_argument(flag(f.name), metavar="|".join(m["choices"]) or placeholder, **common)
+            few = m["choices"] if f.name != "method" else ()  # these are in the lines above
+            group.add_argument(flag(f.name), metavar="|".join(few) or placeholder, **common)
 
 
 def flag(name: str) -> str:

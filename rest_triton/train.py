@@ -23,9 +23,8 @@ if TYPE_CHECKING:
 
 def _parser(program: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog=program, usage="%(prog)s --dataset NAME [flags]", description=__doc__, allow_abbrev=False,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+        prog=program, usage="%(prog)s --dataset NAME [flags]", description=__doc__, allow_abbrev=False
+    )
     parser.add_argument(
         "--recipe", metavar="NAME", help="settings to begin with: the path of a YAML file, a shipped recipe such as "
         "products_gcn, or none. Default: the shipped recipe for data set and model, if there is one",
