@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 
 from .methods.options import (
+    ABOUT,
     TABLES,
     CacheOptions,
     GradientOptions,
@@ -177,7 +178,7 @@ class Config(
     @classmethod
     def of(cls, recipe: str | None = None, **settings: Any) -> "Config":
         """A configuration from a recipe, a shipped one or the path of a YAML file, and ``settings``, which override it."""
-        base = {} if recipe is None else read_recipe(recipe)
+        base = {} if recipe is None else read_recipe(recipe, settings.get("method", ""))
         return cls.from_mapping(base | settings, "these settings" if recipe is None else f"recipe {recipe}")
 
     @classmethod
@@ -236,13 +237,18 @@ def _checked(f: "Field[Any]", value: Any) -> Any:
 
 
 @cache
-def _shipped() -> dict[str, dict[str, Any]]:
-    """The settings of each shipped recipe: its model's defaults, overridden by those of its data set."""
+def _shipped() -> dict[str, dict[str, dict[str, Any]]]:
+    """The settings of each shipped recipe by method: the model's defaults, those of the data set, those of the method.
+
+    The method "" stands for all methods without settings of their own.
+    """
     shipped = {}
     for path in RECIPES.glob("*.yaml"):
         file = yaml.safe_load(path.read_text())
         for dataset, overrides in file["datasets"].items():
-            shipped[f"{dataset}_{path.stem}"] = {"dataset": dataset, "model": path.stem} | file["defaults"] | overrides
+            settings = {"dataset": dataset, "model": path.stem} | file["defaults"] | overrides
+            own = {base: settings | of[dataset] for base, of in file.get("methods", {}).items() if dataset in of}
+            shipped[f"{dataset}_{path.stem}"] = {"": settings} | own
     return shipped
 
 
@@ -251,10 +257,14 @@ def recipes() -> list[str]:
     return sorted(_shipped())
 
 
-def read_recipe(name: str) -> dict[str, Any]:
-    """The settings of a recipe: the name of a shipped one, or a YAML file, in which settings may have old names."""
+def read_recipe(name: str, method: str = "") -> dict[str, Any]:
+    """The settings of a recipe: the name of a shipped one, or a YAML file, in which settings may have old names.
+
+    A shipped recipe may have settings for a method. They hold for its refreshes, too.
+    """
     if name in _shipped():
-        return dict(_shipped()[name])
+        by_method = _shipped()[name]
+        return dict(by_method.get(str(method).partition("+")[0], by_method[""]))
     path = Path(name)
     if not path.is_file():
         raise UserError(f"{name!r} is neither a recipe nor a file: {did_you_mean(name, recipes())}")
@@ -290,7 +300,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
     The parser returns only flags that were given, as text. :class:`Config` checks and converts them.
     """
-    groups = {title: parser.add_argument_group(title) for title in GROUPS}
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter  # the lines about methods are not wrapped
+    about = {"method": "\n".join(f"{name:<11} {line}" for name, line in ABOUT.items())}
+    groups = {title: parser.add_argument_group(title, about.get(title)) for title in GROUPS}
     for f in settings_of(Config):
         m, kind = f.metadata, _kind(f)
         default: Any = ("on" if f.default else "off") if kind is bool else f.default
@@ -301,7 +313,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
             group.add_argument(flag(f.name), action=argparse.BooleanOptionalAction, **common)
         else:
             placeholder = KINDS[kind][1] + (f"|{m['word']}" if m["word"] else "")
-            group.add_argument(flag(f.name), metavar="|".join(m["choices"]) or placeholder, **common)
+            few = m["choices"] if f.name != "method" else ()  # these are in the lines above
+            group.add_argument(flag(f.name), metavar="|".join(few) or placeholder, **common)
 
 
 def flag(name: str) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .config import MODELS, Config, add_flags, flag, from_flags, parse_flags
+from .config import MODELS, Config, add_flags, flag, from_flags, parse_flags, read_recipe
 from .utils.errors import UserError, did_you_mean, reported
 from .utils.malloc import keep_freed_memory
 
@@ -23,9 +23,8 @@ if TYPE_CHECKING:
 
 def _parser(program: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog=program, usage="%(prog)s --dataset NAME [flags]", description=__doc__, allow_abbrev=False,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+        prog=program, usage="%(prog)s --dataset NAME [flags]", description=__doc__, allow_abbrev=False
+    )
     parser.add_argument(
         "--recipe", metavar="NAME", help="settings to begin with: the path of a YAML file, a shipped recipe such as "
         "products_gcn, or none. Default: the shipped recipe for data set and model, if there is one",
@@ -96,7 +95,8 @@ def main(arguments: Sequence[str] | None = None, model: "type[HistoryGNN] | None
             for line in config.idle(flags) if resume is None else ():
                 print(line)
             if recipe is not None:
-                print(f"recipe {recipe}; --print-config shows it, flags change it")
+                own = f" for {config.base}" if read_recipe(recipe, config.method) != read_recipe(recipe) else ""
+                print(f"recipe {recipe}{own}; --print-config shows it, flags change it")
             train(config, model=model, resume=resume, command=f"{program} {shlex.join(arguments)}", began=folders.append)
     except KeyboardInterrupt:
         parser.exit(130, f"\ninterrupted; {_advice(folders)}\n")

@@ -18,6 +18,19 @@ REFRESHES = ("rest", "rest-is")  # or one that has tables, a + and one of these
 METHODS = (*BASES, *(f"{base}+{refresh}" for base in BASES if base not in TABLELESS for refresh in REFRESHES))
 AUTO = "auto"
 
+ABOUT = {  # a line of --help for each
+    "gas": "reads neighbours outside of a batch from tables of their last embeddings",
+    "lmc": "as gas; backward also reads the gradients of these neighbours from tables",
+    "graphfm": "as gas; a batch also moves its neighbours' rows in the tables",
+    "graphfm-ib": "samples neighbours; averages their sums over steps, in tables",
+    "vrgcn": "samples neighbours; corrects their sums by the tables' rows of all neighbours",
+    "mvs": "as gas; batches are training nodes, drawn by the size of their gradients",
+    "refresh": "samples neighbours; keeps embeddings with small gradients, to read them again",
+    "full": "computes all nodes in one batch, without tables",
+    "+rest": "REST: before each step other batches compute their rows of the tables anew",
+    "+rest-is": "REST-IS: before each step the rows that the batch reads are computed anew",
+}
+
 # Values of ``only``: (a setting or a part of the method, its values for which a setting has effect).
 TABLES = ("base", tuple(base for base in BASES if base not in TABLELESS))
 REFRESHED, REST = ("rest", REFRESHES), ("rest", ("rest",))
@@ -31,10 +44,7 @@ class MethodOptions:
     """The method."""
 
     method: str = option(
-        "gas", "gas: histories; lmc: histories of gradients, too; graphfm: batches also move the histories of their "
-        "neighbours; graphfm-ib: sampled neighbours, aggregates averaged over steps; vrgcn: sampled neighbours, corrected "
-        "by histories; mvs: batches of training nodes by importance; refresh: sampled neighbours, embeddings with small "
-        "gradients are cached; +rest, +rest-is: and refreshes of histories; full: all nodes in one batch, no histories",
+        "gas", "one of the methods above; all but full also with +rest or +rest-is, such as gas+rest",
         choices=METHODS, group="method",
     )  # fmt: skip
 

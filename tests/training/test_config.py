@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from rest_triton.config import RECIPES, RENAMED, Config, flag, from_flags, read_recipe
-from rest_triton.methods.options import METHODS
+from rest_triton.methods.options import ABOUT, BASES, METHODS, REFRESHES
 from rest_triton.train import main
 from rest_triton.utils.errors import UserError
 
@@ -329,6 +329,14 @@ def test_help(tmp_path: Path) -> None:
     for f in fields(Config):
         assert f"--{f.name.replace('_', '-')}" in result.stdout
     assert "(default: 40)" in result.stdout and "same|half|full" in result.stdout and "(default: off)" in result.stdout
+
+
+def test_each_method_and_refresh_has_a_line_of_help(tmp_path: Path) -> None:
+    assert list(ABOUT) == [*BASES, *(f"+{refresh}" for refresh in REFRESHES)]
+    for name in ("train", "plan", "lab.__main__"):
+        lines = here(import_module(f"rest_triton.{name}").main, "--help", cwd=tmp_path).stdout.splitlines()
+        for method, about in ABOUT.items():
+            assert f"  {method:<11} {about}" in lines and len(about) < 80
 
 
 @pytest.mark.parametrize("module", ["config", "train"])

@@ -8,7 +8,9 @@ import yaml
 
 from rest_triton.config import MODELS, RECIPES, Config, read_recipe, recipe_for, recipes
 from rest_triton.data.datasets import DATASETS
+from rest_triton.methods.options import BASES, METHODS, SAMPLING
 
+BASES_OF_NODES = ("mvs", *SAMPLING)
 OF_A_RUN = {"run_dir", "root", "seed", "device", "runs", "split", "method", "eval_updates_history"}
 
 # From PyGAS's configuration files and the REST paper's tables, not from ours.
@@ -43,12 +45,56 @@ def test_each_makes_a_run_of_what_it_is_named_after() -> None:
 
 
 @pytest.mark.parametrize("path", sorted(RECIPES.iterdir()), ids=lambda path: path.stem)
-def test_each_data_set_has_its_source(path: Path) -> None:
+def test_each_data_set_and_method_has_its_source(path: Path) -> None:
     source = False
     for line in path.read_text().partition("\ndatasets:\n")[2].splitlines():
         source = line.strip().startswith("# Source: ") or (source and line != "")
-        assert source or line == "" or line.startswith("  #"), line
-    assert list(yaml.safe_load(path.read_text())) == ["defaults", "datasets"]
+        assert source or line in ("", "methods:") or line.lstrip(" ").startswith("#"), line
+    assert list(yaml.safe_load(path.read_text())) in (["defaults", "datasets"], ["defaults", "datasets", "methods"])
+
+
+# From the programs of the methods' authors, and from Table 3 of the REST paper.
+OF_METHODS: dict[tuple[str, str], dict[str, Any]] = {
+    ("reddit_gcn", "graphfm"): dict(push_momentum=0.5, lr=0.05, epochs=400, hidden_channels=256, num_parts=200),
+    ("flickr_gcn", "graphfm+rest"): dict(push_momentum=0.1, hidden_channels=512, dropout=0.5, clip=2.0, epochs=1000),
+    ("products_gcn", "graphfm"): dict(push_momentum=0.5, clip=2.0, max_steps=4, dropout=0.3, lr=0.005),
+    ("products_gcnii", "graphfm+rest-is"): dict(push_momentum=0.1, dropout=0.1, lr=0.005, epochs=300, edge_dropout=0.8),
+    ("arxiv_gcn", "lmc+rest"): dict(num_parts=80, batch_size=40, epochs=300, lr=0.01),
+    ("reddit_gcn", "mvs"): dict(num_layers=2, hidden_channels=256, dropout=0.1, lr=0.001, importance_share=0.1, epochs=400),
+    ("products_gcn", "mvs+rest"): dict(batch_nodes=50000, max_steps=0, num_layers=3),
+    ("cora_gcn", "vrgcn"): dict(batch_nodes=1000, fanout="2", hidden_channels=32, dropout=0.5, reg_weight_decay=0.0005,
+                                epochs=200, lr=0.01, clip=0.0),
+    ("reddit_gcn", "vrgcn+rest-is"): dict(batch_nodes=512, hidden_channels=128, dropout=0.2, epochs=30),
+    ("reddit_gcn", "graphfm-ib"): dict(fanouts=(2,) * 5, hidden_channels=256, batch_nodes=512, ib_momentum=0.1, lr=0.001),
+    ("products_gcn", "refresh"): dict(fanouts=(10, 15, 20), batch_nodes=1000, lr=1e-4, gradient_quantile=0.9,
+                                      stale_steps=200, dropout=0.1),
+    ("arxiv_gcn", "full"): dict(epochs=500, num_layers=3, dropout=0.5, lr=0.01, batch_norm=True),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "method"), OF_METHODS, ids=" ".join)
+def test_published_values_of_methods(name: str, method: str) -> None:
+    config, wanted = Config.of(name, method=method), OF_METHODS[name, method]
+    assert config.method == method and {setting: getattr(config, setting) for setting in wanted} == wanted
+    assert Config.of(name, method=method, epochs=7).epochs == 7
+
+
+@pytest.mark.parametrize("path", sorted(RECIPES.iterdir()), ids=lambda path: path.stem)
+def test_settings_of_methods_have_an_effect(path: Path) -> None:
+    file = yaml.safe_load(path.read_text())
+    for method, of in file.get("methods", {}).items():
+        assert method in BASES and of
+        for dataset, own in of.items():
+            config = Config.of(f"{dataset}_{path.stem}", method=method)
+            assert dataset in file["datasets"] and not OF_A_RUN & own.keys() and config.idle(own) == []
+            assert read_recipe(f"{dataset}_{path.stem}", method) == read_recipe(f"{dataset}_{path.stem}") | own
+
+
+def test_each_is_a_run_by_each_method() -> None:
+    for name in recipes():
+        for method in METHODS:
+            config = Config.of(name, method=method)
+            assert config.base not in BASES_OF_NODES or config.max_steps in (0, config.importance_every)
 
 
 def test_what_is_given_counts_more_than_a_recipe() -> None:
