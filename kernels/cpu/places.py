@@ -1,15 +1,15 @@
 """Places for new nodes among the rows of a batch, on a CPU.
 
-Each thread marks its nodes in its own bitmap over all nodes, as ``halo`` does. The bits of nodes that have a place are cleared
-where the bitmaps are merged: positions are read there in order. Reading the bits from front to back gives the new nodes in
-ascending order. Last, the places are gathered.
-Bytes: the nodes twice, N / 8 per thread for the bitmaps, 4 per distinct node and 8 per node for the places.
+Each thread marks new nodes in its own bitmap over all nodes, as ``halo`` does. Reading the bits from front to back gives them
+in ascending order, and their positions are written meanwhile. Last, the places are gathered.
+Bytes: the nodes and their positions twice, N / 8 per thread for the bitmaps, 12 per new node, 4 per node for the places.
 """
 
 import ctypes
 
 import numpy as np
 import torch
+from numba import njit
 
 from .intrinsics import (
     count_up,
@@ -18,6 +18,7 @@ from .intrinsics import (
     load_index,
     load_u64,
     next_ticket,
+    popcount,
     prefetch_near,
     store_i32,
     store_i64,
@@ -26,37 +27,45 @@ from .intrinsics import (
 )
 from .pool import Task, chunk_size, team_size
 
-COUNT, CHUNK, BITMAPS, WORDS, NODES, WIDE, NEXT_BITMAP = range(1, 8)
-POSITION, COUNTS, TEAM = 5, 6, 7
-FRESH, FIRST = 7, 8
-G_POSITION, G_NODES, G_WIDE, PLACES = range(3, 7)
+COUNT, CHUNK, POSITION, NODES, WIDE = range(1, 6)
+BITMAPS, WORDS, NEXT_BITMAP = 6, 7, 8
+PLACES = 6
+M_BITMAPS, M_TEAM, COUNTS, FRESH, FIRST = range(4, 9)
 
 AHEAD = 16
 WORDS_PER_CHUNK = 512  # at least
 BITMAP_BYTES = 64 << 20  # for all threads; if it is not enough, fewer threads mark
 
 
+@njit(forceinline=True)
+def ask_ahead(position, nodes, wide, k, end):
+    if k + AHEAD < end:
+        prefetch_near(position + 4 * load_index(nodes, wide, k + AHEAD))
+
+
 @Task
 def mark_task(block):
-    """bitmaps[b] |= nodes; b is the thread's number."""
-    count, chunk, nodes, wide = block[COUNT], block[CHUNK], block[NODES], block[WIDE]
+    """bitmaps[b] |= the new ones of nodes; b is the thread's number."""
+    count, chunk, position, nodes, wide = block[COUNT], block[CHUNK], block[POSITION], block[NODES], block[WIDE]
     bitmap = block[BITMAPS] + 8 * block[WORDS] * count_up(block[NEXT_BITMAP])
-    one, low = np.uint64(1), np.uint64(63)
+    low = np.uint64(63)
     while True:
         begin = next_ticket(block) * chunk
         if begin >= count:
             break
-        for k in range(begin, min(begin + chunk, count)):
+        end = min(begin + chunk, count)
+        for k in range(begin, end):
+            ask_ahead(position, nodes, wide, k, end)
             g = load_index(nodes, wide, k)
             word = bitmap + 8 * (g >> 6)
-            store_u64(word, load_u64(word) | (one << (np.uint64(g) & low)))
+            is_new = np.uint64(load_i32(position + 4 * g) < 0)  # no branch: it would be mispredicted often
+            store_u64(word, load_u64(word) | (is_new << (np.uint64(g) & low)))
 
 
 @Task
 def merge_task(block):
     """bitmaps[0] = the new nodes; counts[c] = their number in chunk c."""
-    words, chunk, bitmaps, position = block[COUNT], block[CHUNK], block[BITMAPS], block[POSITION]
-    one = np.uint64(1)
+    words, chunk, bitmaps = block[COUNT], block[CHUNK], block[M_BITMAPS]
     while True:
         ticket = next_ticket(block)
         begin = ticket * chunk
@@ -64,24 +73,18 @@ def merge_task(block):
             break
         count = 0
         for w in range(begin, min(begin + chunk, words)):
-            seen = np.uint64(0)
-            for b in range(block[TEAM]):
-                seen |= load_u64(bitmaps + 8 * words * b + 8 * w)
-            left, fresh = seen, seen
-            while left != 0:
-                bit = trailing_zeros(left)
-                is_fresh = load_i32(position + 4 * (64 * w + bit)) < 0
-                fresh &= ~(np.uint64(not is_fresh) << np.uint64(bit))
-                count += is_fresh
-                left &= left - one
-            store_u64(bitmaps + 8 * w, fresh)
+            new = load_u64(bitmaps + 8 * w)
+            for b in range(1, block[M_TEAM]):
+                new |= load_u64(bitmaps + 8 * words * b + 8 * w)
+            store_u64(bitmaps + 8 * w, new)
+            count += popcount(new)
         store_i64(block[COUNTS] + 8 * ticket, count)
 
 
 @Task
 def emit_task(block):
     """Lists the new nodes and writes their positions."""
-    words, chunk, bitmaps, position = block[COUNT], block[CHUNK], block[BITMAPS], block[POSITION]
+    words, chunk, position, bitmaps = block[COUNT], block[CHUNK], block[POSITION], block[M_BITMAPS]
     while True:
         ticket = next_ticket(block)
         begin = ticket * chunk
@@ -103,17 +106,14 @@ def emit_task(block):
 @Task
 def gather_task(block):
     """places = position[nodes]"""
-    count, chunk, position, nodes, wide = block[COUNT], block[CHUNK], block[G_POSITION], block[G_NODES], block[G_WIDE]
+    count, chunk, position, nodes, wide = block[COUNT], block[CHUNK], block[POSITION], block[NODES], block[WIDE]
     while True:
         begin = next_ticket(block) * chunk
         if begin >= count:
             break
         end = min(begin + chunk, count)
-        ahead = max(begin, end - AHEAD)
-        for k in range(begin, ahead):
-            prefetch_near(position + 4 * load_index(nodes, wide, k + AHEAD))
-            store_i32(block[PLACES] + 4 * k, load_i32(position + 4 * load_index(nodes, wide, k)))
-        for k in range(ahead, end):
+        for k in range(begin, end):
+            ask_ahead(position, nodes, wide, k, end)
             store_i32(block[PLACES] + 4 * k, load_i32(position + 4 * load_index(nodes, wide, k)))
 
 
@@ -134,10 +134,10 @@ def place_nodes(position: torch.Tensor, nodes: torch.Tensor, first: int) -> tupl
     bitmaps = memory.data_ptr()
     next_bitmap = bitmaps + 8 * team * words
     counts = next_bitmap + 8
-    mark_task.launch(count, chunk, bitmaps, words, nodes, wide, next_bitmap)
-    merge_task.launch(words, word_chunk, bitmaps, words, position, counts, team)
+    mark_task.launch(count, chunk, position, nodes, wide, bitmaps, words, next_bitmap)
+    merge_task.launch(words, word_chunk, position, bitmaps, team, counts)
     size = sum((ctypes.c_int64 * chunks).from_address(counts))
     fresh = torch.empty(size, dtype=torch.int64)
-    emit_task.launch(words, word_chunk, bitmaps, words, position, counts, fresh, first)
+    emit_task.launch(words, word_chunk, position, bitmaps, team, counts, fresh, first)
     gather_task.launch(count, chunk, position, nodes, wide, places)
     return fresh, places
