@@ -18,6 +18,7 @@ from .methods.options import (
     ABOUT,
     TABLES,
     CacheOptions,
+    CodedOptions,
     GradientOptions,
     GraphFMOptions,
     InBatchOptions,
@@ -50,8 +51,9 @@ APPNP, GCNII = ("model", ("appnp",)), ("model", ("gcnii",))
 
 @dataclass(frozen=True, kw_only=True)
 class Config(
-    RefreshOptions, CacheOptions, InBatchOptions, GradientOptions, NodeOptions, GraphFMOptions, TableOptions, MethodOptions
-):
+    RefreshOptions, CacheOptions, InBatchOptions, GradientOptions, NodeOptions, GraphFMOptions, CodedOptions, TableOptions,
+    MethodOptions,
+):  # fmt: skip
     """All settings of a run. The constructor refuses invalid values and combinations.
 
     Example::

@@ -1,7 +1,7 @@
 """Places for new nodes among the rows of a batch, on a CPU.
 
-Each thread marks new nodes in its own bitmap over all nodes, as ``halo`` does. Reading the bits from front to back gives them
-in ascending order, and their positions are written meanwhile. Last, the places are gathered.
+Each thread marks new nodes in its own bitmap over all nodes, as ``halo`` does. Reading the bits from front to back gives
+them in ascending order, and their positions are written meanwhile. Last, the places are gathered.
 Bytes: the nodes and their positions twice, N / 8 per thread for the bitmaps, 12 per new node, 4 per node for the places.
 """
 

@@ -1,7 +1,7 @@
 """A uniform sample of the neighbours of rows, on a CPU.
 
-The sample of a row is a set of bits, one for each of its neighbours: a word in a register for up to 64 of them, else a bitmap.
-A draw tests and sets a bit. Reading the bits from front to back gives the sample in ascending order, without a sort.
+The sample of a row is a set of bits, one for each of its neighbours: a word in a register for up to 64 of them, else a
+bitmap. A draw tests and sets a bit. Reading the bits from front to back gives the sample in ascending order, without a sort.
 A first pass counts and a second one samples, so the result is allocated at its exact size.
 Bytes: 16 of the row pointers per row, twice; 8 per row and per sampled edge written. The columns are not read.
 """

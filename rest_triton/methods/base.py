@@ -14,6 +14,7 @@ A method overrides the hooks in which it differs from GAS. In the order of a ste
     scale                          the factor of gradients, before they are clipped
 
     halo_gradient                  whether weights have a gradient through computed rows of the halo
+    context, layerwise             the classes of a batch's forward, and of a piece of an exact pass
     tables(model)                  the tables it needs, by kind
     refresh_batches(seed)          the batches that REST refreshes; refreshes_last: whether with the last layer
     reads(engine, batch)           the rows that REST-IS refreshes
@@ -32,6 +33,7 @@ from ..data.graph import Graph
 from ..history.history import INPUT
 from ..kernels._hash import mix64
 from ..nn.context import Context
+from ..nn.inference import LayerwiseContext
 from ..nn.model import HistoryGNN
 from ..sampling.batch import Batch, ClusterBatches
 from .loss import Loss, mean_loss
@@ -54,6 +56,8 @@ class Method(ABC):
     fills = True
     refreshes_last = False
     halo_gradient = True
+    context: type[Context] = Context
+    layerwise: type[LayerwiseContext] = LayerwiseContext
 
     def __init__(self, config: Config, ptr: Tensor, device: str, graph: Graph | None = None) -> None:
         self.config, self.ptr, self.device, self.graph = config, ptr, device, graph

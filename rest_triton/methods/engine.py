@@ -66,7 +66,7 @@ class Engine:
 
     @contextmanager
     def _context(self, batch: Batch, stream: str, **options: Any) -> Iterator[Context]:
-        ctx = Context(self.inputs, batch, self.maps[stream], self.method, **options)
+        ctx = self.method.context(self.inputs, batch, self.maps[stream], self.method, **options)
         try:
             yield ctx
         finally:
@@ -145,7 +145,7 @@ class Engine:
     def forward(self, batch: Batch, step: int, *, pulled: Sequence[Rows | None] | None = None) -> Tensor:
         """[R, C]: the result of a training forward. Run backward before the next call."""
         self.leave()
-        self._open = ctx = Context(
+        self._open = ctx = self.method.context(
             self.inputs,
             batch,
             self.maps[COMPUTE],
@@ -202,7 +202,9 @@ class Engine:
 
     def inference(self, *, record_at: int | None = None) -> AbstractContextManager[Inference]:
         """An exact pass over scratch tables. With ``record_at`` it writes the run's tables, stamped with it."""
-        return inference(self.inputs, self.model, self.maps[COMPUTE], self.method, record_at=record_at)
+        return inference(
+            self.inputs, self.model, self.maps[COMPUTE], self.method, record_at=record_at, context=self.method.layerwise
+        )
 
     def exact(self, *, record_at: int | None = None) -> Tensor:
         """[N, C]: the exact result for all nodes, in eval mode. ``record_at`` is that of :meth:`inference`."""

@@ -10,8 +10,8 @@ from typing import Any
 from ..utils.errors import UserError
 from ..utils.options import option
 
-BASES = ("gas", "lmc", "graphfm", "graphfm-ib", "vrgcn", "mvs", "refresh", "full")  # a method is one of these,
-TABLELESS, GRADIENTS = ("full",), ("lmc",)  # methods without tables; with tables of gradients
+BASES = ("gas", "lmc", "lmc-coded", "graphfm", "graphfm-ib", "vrgcn", "mvs", "refresh", "full")  # a method is one of these,
+TABLELESS, GRADIENTS = ("full",), ("lmc", "lmc-coded")  # methods without tables; with tables of gradients
 SAMPLING = ("graphfm-ib", "vrgcn", "refresh")  # methods that sample neighbours
 ATTENDING = ("gat", "pna")  # models that do not sum over neighbours, for which such tables are not defined
 REFRESHES = ("rest", "rest-is")  # or one that has tables, a + and one of these
@@ -21,6 +21,7 @@ AUTO = "auto"
 ABOUT = {  # a line of --help for each
     "gas": "reads neighbours outside of a batch from tables of their last embeddings",
     "lmc": "as gas; backward also reads the gradients of these neighbours from tables",
+    "lmc-coded": "lmc as published: computes the neighbours, too, from a part of theirs; not exact",
     "graphfm": "as gas; a batch also moves its neighbours' rows in the tables",
     "graphfm-ib": "samples neighbours; averages their sums over steps, in tables",
     "vrgcn": "samples neighbours; corrects their sums by the tables' rows of all neighbours",
@@ -72,8 +73,25 @@ class GradientOptions:
     """Options of methods with tables of gradients."""
 
     gradient_frequency: int = option(
-        0, "lmc+rest: the refreshes of a step that also run backward and renew histories of gradients", least=0,
+        0, "lmc: with +rest, the refreshes of a step that also run backward and renew histories of gradients", least=0,
         group="method", only=("method", tuple(f"{base}+rest" for base in GRADIENTS)),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class CodedOptions:
+    """Options of LMC as published.
+
+    The defaults are the authors' for GCNII on arxiv. Theirs for GCN there, 1 and const, read no table.
+    """
+
+    beta: float = option(
+        0.9, "lmc-coded: the weight of a neighbour's row computed from the batch and its neighbours, against its history",
+        least=0, most=1, group="method", only=("base", ("lmc-coded",)),
+    )  # fmt: skip
+    score: str = option(
+        "linear", "lmc-coded: what multiplies beta, as a function of the share of a neighbour's neighbours that are known",
+        choices=("linear", "const", "concave", "convex", "sin"), group="method", only=("base", ("lmc-coded",)),
     )  # fmt: skip
 
 
@@ -206,6 +224,11 @@ def refuse_model(config: Any) -> None:
         raise UserError(
             f"method is {config.method}, but model {config.model} does not sum over neighbours; give --method "
             f"{config.method.replace('graphfm', 'gas')}, or --model gcn, appnp, gcnii or gin"
+        )
+    if config.base == "lmc-coded" and config.model == "gin":
+        raise UserError(
+            f"method is {config.method}, but layers of model gin have a ReLU inside, which incomplete sums get wrong; give "
+            f"--method {config.method.replace('lmc-coded', 'lmc')}, or --model gcn, appnp or gcnii"
         )
 
 

@@ -12,6 +12,7 @@ from .gas import GAS
 from .graphfm import GraphFM
 from .graphfm_ib import GraphFMIB
 from .lmc import LMC
+from .lmc_coded import LMCCoded
 from .mvs import MVS
 from .refresh import Refresh
 from .rest import ClusterRefresh
@@ -19,8 +20,8 @@ from .rest_is import HaloRefresh
 from .vrgcn import VRGCN
 
 METHODS: dict[str, type[Method]] = {
-    "gas": GAS, "lmc": LMC, "graphfm": GraphFM, "graphfm-ib": GraphFMIB, "vrgcn": VRGCN, "mvs": MVS, "refresh": Cached,
-    "full": Full,
+    "gas": GAS, "lmc": LMC, "lmc-coded": LMCCoded, "graphfm": GraphFM, "graphfm-ib": GraphFMIB, "vrgcn": VRGCN, "mvs": MVS,
+    "refresh": Cached, "full": Full,
 }  # fmt: skip
 REFRESHES: dict[str, type[Refresh]] = {"": Refresh, "rest": ClusterRefresh, "rest-is": HaloRefresh}
 

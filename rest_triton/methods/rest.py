@@ -47,9 +47,7 @@ class ClusterRefresh(Refresh):
             # Those with backward come last: their forward reads the freshest rows.
             wanted = self.config.gradient_frequency
             backward = wanted > 0 and done > self.config.refreshes - wanted
-            engine.refresh(
-                refresh_batch, step, draw=done, training=self.training, running=self.running, backward=backward
-            )
+            engine.refresh(refresh_batch, step, draw=done, training=self.training, running=self.running, backward=backward)
             self._wrote(refresh_batch, step)
         self.refreshes = (self.refreshes or 0) + done
         return batch, None

@@ -24,8 +24,6 @@ class HaloRefresh(Refresh):
         at = 0
         for i, piece in enumerate(rows.chunk(self.config.refreshes)):
             part = Batch(history.num_nodes, nodes=piece, device=piece.device)
-            engine.refresh(
-                part, step, draw=i + 1, training=self.training, running=self.running, copies=copies, copies_at=at
-            )
+            engine.refresh(part, step, draw=i + 1, training=self.training, running=self.running, copies=copies, copies_at=at)
             at += piece.numel()
         return batch, copies

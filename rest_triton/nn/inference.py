@@ -47,13 +47,19 @@ class LayerwiseContext(Context):
     Args:
         only: the layer, or ENCODE. places: for each layer the table of its input, None for features.
         transformed: tables multiplied by the layer's weight, by layer, for all pieces of the pass.
+        filling: the pass fills the run's tables.
+
+    ``fills_inputs``: it fills them with the inputs of layers. Else a subclass writes them, but for encoded features.
     """
+
+    fills_inputs = True
 
     def __init__(
         self, inputs: Inputs, batch: Batch, maps: PositionMaps, reader: Reader, *, only: int,
-        places: Sequence[Place | None], transformed: dict[int, Tensor], **options: Any,
+        places: Sequence[Place | None], transformed: dict[int, Tensor], filling: bool = False, **options: Any,
     ) -> None:  # fmt: skip
         super().__init__(inputs, batch, maps, reader, training=False, **options)
+        self.filling = filling
         self.only, self.places, self.transformed = only, places, transformed
         self.whole_graph = False  # a piece with all nodes reads tables, too
         self.late = False
@@ -167,17 +173,19 @@ class Inference:
     Args:
         inputs: of the run. model: in any mode; no dropout is applied. maps: position maps of the current stream.
         record_at: write the run's tables, stamped with this step, instead of scratch tables.
+        context: the class of a piece's forward.
     """
 
     def __init__(
-        self, inputs: Inputs, model: "HistoryGNN", maps: PositionMaps, reader: Reader, *, record_at: int | None = None
-    ) -> None:
-        self.inputs, self.model, self.maps, self.reader = inputs, model, maps, reader
-        self.step = record_at or 0
+        self, inputs: Inputs, model: "HistoryGNN", maps: PositionMaps, reader: Reader, *, record_at: int | None = None,
+        context: type[LayerwiseContext] = LayerwiseContext,
+    ) -> None:  # fmt: skip
+        self.inputs, self.model, self.maps, self.reader, self.context = inputs, model, maps, reader, context
+        self.step, self.filling = record_at or 0, record_at is not None
         self.scratch: History | None = None
-        self.places = self._places(fill=record_at is not None)
+        self.places = self._places()
 
-    def _places(self, fill: bool) -> list[Place | None]:
+    def _places(self) -> list[Place | None]:
         """For each layer the table of its input.
 
         Layers alternate between two scratch tables, as a layer reads only the output of the one before. Encoded features
@@ -186,7 +194,8 @@ class Inference:
         model, history = self.model, self.inputs.history
         missing = 0 if model.encodes else 1
         widths = [None] * missing + model.history_dims
-        kept = [fill and self.inputs.number(layer) is not None for layer in range(len(widths))]
+        filled = len(widths) if self.context.fills_inputs else 1
+        kept = [self.filling and self.inputs.number(layer) is not None and layer < filled for layer in range(len(widths))]
         scratch = {
             layer: ("encoded" if layer == 0 else str((layer - missing) % 2), width)
             for layer, width in enumerate(widths)
@@ -234,7 +243,7 @@ class Inference:
         return new_rows(self.inputs.adj.num_nodes, first.shape[1], first.dtype, device)
 
     def _piece(self, piece: Batch, layer: int, transformed: dict[int, Tensor]) -> Tensor | None:
-        ctx = LayerwiseContext(
+        ctx = self.context(
             self.inputs,
             piece,
             self.maps,
@@ -242,6 +251,7 @@ class Inference:
             only=layer,
             places=self.places,
             transformed=transformed,
+            filling=self.filling,
             step=self.step,
         )
         try:
@@ -267,10 +277,10 @@ class Inference:
 
 @contextmanager
 def inference(
-    inputs: Inputs, model: "HistoryGNN", maps: PositionMaps, reader: Reader, *, record_at: int | None = None
+    inputs: Inputs, model: "HistoryGNN", maps: PositionMaps, reader: Reader, **options: Any
 ) -> Iterator[Inference]:
-    """An exact pass. Its scratch tables are freed when the block ends."""
-    inference = Inference(inputs, model, maps, reader, record_at=record_at)
+    """An exact pass, with the options of :class:`Inference`. Its scratch tables are freed when the block ends."""
+    inference = Inference(inputs, model, maps, reader, **options)
     try:
         yield inference
     finally:

@@ -143,6 +143,9 @@ class Run:
         self.model = FAMILIES[s.model](z, s)
         self.tables = tables(s, self.model)
         widths = self.model.tables if s.base in GRADIENTS else []
+        if s.base == "lmc-coded":  # a table of the last layer's output, and no gradients of the first table's rows
+            output = self.model.tables[-1] if self.model.encodes else z.classes
+            self.tables, widths = [*self.tables, Table(output, s.dtype, s.history)], widths[1:]
         self.gradients = [Table(width, s.dtype, s.history) for width in widths]
         far = s.history == "disk" or (s.history == "pinned" and self.here == "GPU")
         self.direct = not (far and (self.tables or self.gradients))
@@ -280,13 +283,15 @@ def _exact(run: Run) -> Iterator[Array]:
 
 
 def _step(run: Run) -> Iterator[Array]:
-    model, rows, halo = run.model, run.rows, run.halo * (run.model.outside > 0)
+    model, rows, halo, refreshed = run.model, run.rows, run.halo * (run.model.outside > 0), run.refreshed
+    if run.s.base == "lmc-coded":  # computes rows of the halo, too
+        rows, halo, refreshed = rows + run.halo, 0, refreshed + run.around(refreshed)
     size = 4 * (rows * model.kept + halo * model.outside + max(rows, halo) * model.either)
     size += 4 * rows * run.z.edges // run.z.nodes * model.edges
     why = f"for backward, of {rows:,} rows" + f" and perhaps {halo:,} around them" * (halo > 0)
     yield Array("activations", run.here, size, why, "step")
-    refresh = 4 * run.refreshed * (model.kept if run.s.gradient_frequency else 3 * max(model.tables, default=0))
-    yield Array("a refresh", run.here, refresh, f"{run.refreshed:,} rows", "step")
+    refresh = 4 * refreshed * (model.kept if run.s.gradient_frequency else 3 * max(model.tables, default=0))
+    yield Array("a refresh", run.here, refresh, f"{refreshed:,} rows", "step")
     widest = max(model.tables, default=0)
     pushed = run.halo * (run.s.base == "graphfm" and run.s.push_momentum > 0)
     first = (model.tables[0] if model.encodes else run.z.features) * bool(model.tables)

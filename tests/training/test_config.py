@@ -132,6 +132,11 @@ LIMITS: list[tuple[dict[str, Any], str]] = [
     (dict(importance_share=1.5), "importance_share is 1.5; it must be 0 to 1"),
     (dict(method="mvs+rest", frequency="auto", target_drift=0.1), "target_drift is 0.1, but rows of a batch of"),
     (dict(push_momentum=1.5), "push_momentum is 1.5; it must be 0 to 1"),
+    (dict(beta=-0.1), "beta is -0.1; it must be 0 to 1"),
+    (dict(beta=1.5), "beta is 1.5; it must be 0 to 1"),
+    (dict(score="line"), "score is 'line': did you mean 'linear'? known are: linear, const, concave, convex, sin"),
+    (dict(method="lmc-coded+rest", model="gin"), "method is lmc-coded+rest, but layers of model gin have a ReLU inside, "
+                                                 "which incomplete sums get wrong; give --method lmc+rest, or"),
     (dict(method="graphfm", model="gat"), "method is graphfm, but model gat does not sum over neighbours; give"),
     (dict(input="cache"), "input is 'cache': did you mean 'cached'? known are: cached, exact"),
     (dict(input="exact"), "input is exact, but a GCN without --linear reads features, which are always exact; "
@@ -190,11 +195,11 @@ def test_every_limit_is_in_the_table() -> None:
 
 
 def test_a_method_is_a_base_and_what_refreshes_its_tables() -> None:
-    with_tables = ("gas", "lmc", "graphfm", "mvs")
-    assert METHODS[:5] == (*with_tables, "full")
-    assert METHODS[5:] == tuple(f"{base}+{rest}" for base in with_tables for rest in ("rest", "rest-is"))
+    with_tables = ("gas", "lmc", "lmc-coded", "graphfm", "mvs")
+    assert METHODS[:6] == (*with_tables, "full")
+    assert METHODS[6:] == tuple(f"{base}+{rest}" for base in with_tables for rest in ("rest", "rest-is"))
     parts = [(config.base, config.rest) for config in (Config(dataset="cora", method=method) for method in METHODS)]
-    assert parts[:5] == [(base, "") for base in METHODS[:5]] and parts[5:7] == [("gas", "rest"), ("gas", "rest-is")]
+    assert parts[:6] == [(base, "") for base in METHODS[:6]] and parts[6:8] == [("gas", "rest"), ("gas", "rest-is")]
     auto = Config(dataset="cora", method="gas+rest", frequency="auto", history="disk", lr=0.5)
     assert auto.by_method("full") == Config(dataset="cora", method="full", lr=0.5)
 
@@ -269,9 +274,9 @@ def test_one_line_and_no_traceback(arguments: list[str], code: int, message: str
         (dict(refresh_order="oldest", refresh_mode="eval", method="gas+rest-is"),
          ["--refresh-order changes nothing: it belongs to method NAME+rest, and method is gas+rest-is"]),
         (dict(dtype="bfloat16", method="full"),
-         ["--dtype changes nothing: it belongs to method gas or lmc or graphfm or mvs, and method is full"]),
+         ["--dtype changes nothing: it belongs to method gas or lmc or lmc-coded or graphfm or mvs, and method is full"]),
         (dict(gradient_frequency=0, method="gas+rest"),
-         ["--gradient-frequency changes nothing: it belongs to method lmc+rest, and method is gas+rest"]),
+         ["--gradient-frequency changes nothing: it belongs to method lmc+rest or lmc-coded+rest, and method is gas+rest"]),
         (dict(theta=1.0, alpha=0.2, model="appnp"),
          ["--theta changes nothing: it belongs to model gcnii, and model is appnp"]),
         (dict(theta=1.0, alpha=0.2, model="sage"), []),

@@ -35,8 +35,6 @@ class ByNeed(ClusterRefresh):
     other clusters, by which its rows are read from tables.
     """
 
-    drift: dict[int, float] = {}
-
     def before(self, engine: Engine, batch: Batch, step: int) -> Any:
         if not hasattr(self, "reads"):
             adj, bounds = engine.inputs.adj, torch.tensor(self.batches.bounds)
@@ -44,7 +42,7 @@ class ByNeed(ClusterRefresh):
             end = cluster[adj.col.long()]
             start = torch.repeat_interleave(cluster, adj.rowptr.diff())
             self.reads = torch.bincount(end[end != start], minlength=len(bounds) - 1).tolist()
-            self.drift = dict.fromkeys(range(len(bounds) - 1), 1.0)
+            self.drift: dict[int, float] = dict.fromkeys(range(len(bounds) - 1), 1.0)
         self.engine = engine
         return super().before(engine, batch, step)
 
