@@ -70,6 +70,8 @@ def test_a_step_writes_the_rows_that_it_computes(model: str, far: bool) -> None:
         changed = (table.rows != old).any(1)
         assert changed[rows].all() and not changed[others(rows)].any()
         assert torch.equal(table.stamp[others(rows)], stamp[others(rows)])
+    free = [position for maps in run.engine.maps.values() for position in maps._free]
+    assert free and all(torch.equal(position, ~torch.arange(NODES).int()) for position in free)
 
 
 @pytest.mark.parametrize("model", MODELS)

@@ -171,6 +171,9 @@ def test_an_aggregate_weighs_degree_over_fan_out(kind: str, fanout: int) -> None
     out.backward(g)
     assert x.grad is not None
     torch.testing.assert_close(x.grad.double(), dense.T @ g.double(), rtol=1e-4, atol=1e-5)
+    assert sample.adj.reverse is not None
+    turned = history_spmm(sample.adj.reverse, sample.inside, sample.row_position, g)
+    torch.testing.assert_close(turned.double(), dense.T @ g.double(), rtol=1e-4, atol=1e-5)
     table = torch.zeros(N, 5)
     table[source] = x.detach()
     by_node = history_spmm(sample.by_node, sample.rows, ~torch.arange(N).int(), None, table)
