@@ -21,7 +21,7 @@ AUTO = "auto"
 ABOUT = {  # a line of --help for each
     "gas": "reads neighbours outside of a batch from tables of their last embeddings",
     "lmc": "as gas; backward also reads the gradients of these neighbours from tables",
-    "lmc-coded": "lmc as published: computes the neighbours, too, from a part of theirs; not exact",
+    "lmc-coded": "lmc as published: also computes the neighbours, from a part of theirs",
     "graphfm": "as gas; a batch also moves its neighbours' rows in the tables",
     "graphfm-ib": "samples neighbours; averages their sums over steps, in tables",
     "vrgcn": "samples neighbours; corrects their sums by the tables' rows of all neighbours",
