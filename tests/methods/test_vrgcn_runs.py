@@ -293,9 +293,38 @@ def test_the_plan_counts_tables_and_rows(model: str) -> None:
     tables = trainer.history.all_tables
     assert planned["history tables"] == sum(table.rows.nbytes for table in tables)
     assert planned["stamps"] == sum(table.stamp.nbytes for table in tables)
-    found = [trainer.method.prepare(trainer.engine, trainer.method.batches(1)[0], step).counts for step in range(20)]
-    rows = mean(mean(counts) for counts in found if counts is not None)
+    found = [trainer.method.prepare(trainer.engine, trainer.method.batches(1)[0], step) for step in range(20)]
+    rows = mean(mean(batch.counts) for batch in found if batch.counts is not None)
     assert rows <= memory.Run(sizes, config).rows <= 1.3 * rows
+    kept = mean(nbytes(batch) for batch in found)
+    assert kept <= planned["samples"] <= 1.5 * kept
+
+
+def nbytes(batch: Batch) -> int:
+    """Of the samples, each array once, without the graph's."""
+    found: dict[int, int] = {}
+    for sample in batch.samples or ():
+        if sample is not None and sample.adj.reverse is not None:
+            arrays = [sample.by_node.rowptr, sample.by_node.col, sample.by_node.row_scale]
+            for adj in (sample.adj, sample.adj.reverse):
+                arrays += [adj.rowptr, adj.col, adj.row_scale, adj.col_scale]
+            found |= {array.data_ptr(): array.nbytes for array in arrays if array is not None}
+    return sum(found.values())
+
+
+@pytest.mark.parametrize("model", ["gcn", "gcnii"])
+def test_the_plan_counts_rows_of_far_tables(model: str, tmp_path: Path) -> None:
+    """A buffer holds the rows of a layer, and all their neighbours."""
+    config = settings(model=model, method="vrgcn", history="disk", batch_nodes=20, fanout="3")
+    edges = small().adj.num_edges - NODES
+    sizes = Sizes(nodes=small().graph.num_nodes, edges=edges, features=12, classes=5, name="small", prepared=True)
+    run = memory.Run(sizes, config)
+    trainer = Trainer(config, small(), folder=tmp_path / "history")
+    trainer.begin()
+    trainer.epoch(1)
+    largest = max(buffer.rows.shape[0] for buffer in trainer.history._buffers.values())
+    trainer.close()
+    assert run.pulled <= largest <= 5 * small().graph.num_nodes // 4 and run.pulled > run.halo > 0
 
 
 # What is refused.
