@@ -10,7 +10,7 @@ from ..config import Config
 from ..ops import Adjacency
 from ..utils.errors import UserError
 from .datasets import load
-from .features import SparseRows
+from .features import SparseRows, kept
 from .graph import Graph, Normalisation
 from .partition import partition
 
@@ -22,7 +22,7 @@ class ClusterData:
     Args:
         graph: labels and masks. It has no edges and no features: those are in ``adj`` and ``x``.
         adj: the normalised adjacency, on the model's device.
-        x: features, dense [N, D], on the model's device.
+        x: features [N, D], on the model's device. They are dense, or so sparse that products by them are cheaper.
         ptr: int64[K+1]; cluster k is the nodes ``ptr[k] .. ptr[k+1]``.
         order: int64[N]; node i here is node ``order[i]`` of the data set.
         fingerprint: of the permuted graph; checkpoints and histories are tied to it.
@@ -32,7 +32,7 @@ class ClusterData:
 
     graph: Graph
     adj: Adjacency
-    x: Tensor
+    x: Tensor | SparseRows
     ptr: Tensor
     order: Tensor
     fingerprint: str
@@ -58,9 +58,8 @@ def load_data(config: Config, normalise: Normalisation = "gcn", *, named_edges: 
     if config.edge_dropout > 0 or named_edges:
         adj = with_named_edges(adj)
     adj = adj.to(config.device)
-    x = graph.x.dense() if isinstance(graph.x, SparseRows) else graph.x
-    assert x is not None
-    x = x.to(config.device)
+    assert graph.x is not None
+    x = kept(graph.x).to(config.device)
     # The adjacency holds the edges; a second copy would waste memory.
     rowptr, col = torch.zeros(graph.num_nodes + 1, dtype=torch.int64), torch.empty(0, dtype=graph.col.dtype)
     graph = replace(graph, rowptr=rowptr, col=col, x=None)

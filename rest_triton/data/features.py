@@ -1,11 +1,16 @@
 """Sparse features: a CSR matrix of the nonzero elements."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
-from ..ops import check
+from ..ops import check, sparse_linear
+from ..ops.hashing import element_kept
+
+# A product of sparse rows gathers a row of the weight for each nonzero element, 4 bytes per result. A dense product takes 2
+# floating point operations for each element, of which 8 take as long as a byte. It costs as much for 1 nonzero in 16.
+ELEMENTS_PER_NONZERO = 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,6 +55,10 @@ class SparseRows:
         return torch.Size((self.rowptr.numel() - 1, self.width))
 
     @property
+    def device(self) -> torch.device:
+        return self.value.device
+
+    @property
     def nbytes(self) -> int:
         return self.rowptr.nbytes + self.index.nbytes + self.value.nbytes
 
@@ -57,12 +66,64 @@ class SparseRows:
         """The rows ``ids``, in this order."""
         count = self.rowptr[ids + 1] - self.rowptr[ids]
         rowptr = torch.nn.functional.pad(count.cumsum(0), (1, 0))
-        element = torch.arange(int(rowptr[-1])) + torch.repeat_interleave(self.rowptr[ids] - rowptr[:-1], count)
+        size = int(rowptr[-1])
+        first = torch.repeat_interleave(self.rowptr[ids] - rowptr[:-1], count, output_size=size)
+        element = torch.arange(size, device=ids.device) + first
         return SparseRows(rowptr, self.index[element], self.value[element], self.width, _checked=True)
 
     def dense(self, ids: Tensor | None = None) -> Tensor:
         """All rows, or those of ``ids``, as float32 [R, width]."""
         rows = self if ids is None else self.rows(ids)
-        out = torch.zeros(rows.shape)
-        row = torch.repeat_interleave(torch.arange(rows.shape[0]), rows.rowptr.diff())
-        return out.index_put_((row, rows.index.long()), rows.value, accumulate=True)
+        out = torch.zeros(rows.shape, device=self.device)
+        return out.index_put_((rows._row_of_each(), rows.index.long()), rows.value, accumulate=True)
+
+    def to(self, device: torch.device | str) -> "SparseRows":
+        """The same rows on another device."""
+        return SparseRows(
+            self.rowptr.to(device), self.index.to(device), self.value.to(device), self.width, _checked=True
+        )  # fmt: skip
+
+    def linear(self, weight: Tensor) -> Tensor:
+        """[R, C]: all rows times ``weight^T``, for a weight [C, width]."""
+        return sparse_linear(self.rowptr, self.index, self.value, weight)
+
+    def dropout(self, ids: Tensor, p: float, seed: int) -> "SparseRows":
+        """The rows with the dropout that :func:`rest_triton.ops.activate` has for dense rows of the nodes ``ids``."""
+        kept = element_kept(seed, ids[self._row_of_each()], self.index.long(), p)
+        return replace(self, value=torch.where(kept, self.value / (1 - p) if p < 1 else self.value, 0))
+
+    def _row_of_each(self) -> Tensor:
+        """int64[nnz]: the row of each element."""
+        rows = torch.arange(self.shape[0], device=self.device)
+        return torch.repeat_interleave(rows, self.rowptr.diff(), output_size=self.index.numel())
+
+
+def dense(x: Tensor | SparseRows) -> Tensor:
+    """x as a dense tensor."""
+    return x.dense() if isinstance(x, SparseRows) else x
+
+
+def stays_sparse(nonzeros: int, rows: int, width: int) -> bool:
+    """Whether features stay sparse: a product of sparse rows then costs less than one of dense rows."""
+    return nonzeros * ELEMENTS_PER_NONZERO <= rows * width
+
+
+def kept(x: Tensor | SparseRows) -> Tensor | SparseRows:
+    """x, dense unless it :func:`stays sparse <stays_sparse>`."""
+    return x if isinstance(x, SparseRows) and stays_sparse(x.index.numel(), *x.shape) else dense(x)
+
+
+def describe(nonzeros: int | None, rows: int, width: int, model: str, multiplies: bool) -> str:
+    """How a run keeps its features, and why.
+
+    Args:
+        nonzeros: stored elements, None if the features are stored dense. multiplies: ``sparse_features`` of the model.
+    """
+    if nonzeros is None:
+        return "features: dense, as they are stored"
+    each = f"{nonzeros / max(1, rows):.3g} nonzeros a row"
+    if not stays_sparse(nonzeros, rows, width):
+        return f"features: dense: {each} of {width:,} are more than one in {ELEMENTS_PER_NONZERO}"
+    if not multiplies:
+        return f"features: dense: {model} does not only multiply them by a weight ({each})"
+    return f"features: sparse, {each}: the first layer multiplies nonzero elements alone"

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..data.features import SparseRows, dense
 from ..history.history import History
 from ..history.streams import COMPUTE, REFRESH, Resource
 from ..history.table import Rows
@@ -25,7 +26,8 @@ class Engine:
     """Runs a model on batches of a graph.
 
     Args:
-        model: computes the batches. method: reads their neighbours. adj: the normalised adjacency. x: features [N, F].
+        model: computes the batches. method: reads their neighbours. adj: the normalised adjacency.
+        x: features [N, F]. Sparse ones are made dense for a model without ``sparse_features``.
         history: the tables that the method needs.
         edge_dropout: share of edges that training forwards leave out. seed: of all dropout.
         history_dropout: see :class:`Inputs`.
@@ -33,10 +35,11 @@ class Engine:
     """
 
     def __init__(
-        self, model: HistoryGNN, method: Method, adj: Adjacency, x: Tensor, history: History, *, edge_dropout: float = 0.0,
-        seed: int = 0, amp: bool = False, history_dropout: bool = False,
+        self, model: HistoryGNN, method: Method, adj: Adjacency, x: Tensor | SparseRows, history: History, *,
+        edge_dropout: float = 0.0, seed: int = 0, amp: bool = False, history_dropout: bool = False,
     ) -> None:  # fmt: skip
         self.model, self.method, self.history, self.amp = model, method, history, amp
+        x = x if model.sparse_features else dense(x)
         self.inputs = Inputs(
             adj, Features(x), history, edge_dropout=edge_dropout, seed=seed, first_table=method.first_table(model),
             encodes=model.encodes, exact_input=model.encodes and method.config.input == "exact",
@@ -47,7 +50,8 @@ class Engine:
         self.weights = Resource("weights")  # and the features' aggregate
         self._open: Context | None = None
         # Also where nothing is computed: the first refresh comes after the copies of weights and features.
-        self.streams.submit(COMPUTE, lambda: None if model.encodes else self.inputs.aggregated(), writes=[self.weights])
+        once = not (model.encodes or self.inputs.features.sparse)
+        self.streams.submit(COMPUTE, lambda: self.inputs.aggregated() if once else None, writes=[self.weights])
 
     @property
     def streams(self) -> Any:

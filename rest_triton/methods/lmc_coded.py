@@ -34,6 +34,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn import BatchNorm1d, Module
 
+from ..data.features import SparseRows
 from ..data.graph import Graph
 from ..history.history import GRADIENT, INPUT
 from ..history.table import Rows
@@ -225,15 +226,18 @@ class HaloContext(Context):
     def edge_dropout(self) -> float:
         return self.of.edge_dropout
 
-    def _features(self) -> Tensor:
-        return self.of._drop_features(self.inputs.features.gather(self.of.halo), self.of.halo)
+    def _feature_rows(self) -> Tensor | SparseRows:
+        return self.of._halo_feature_rows()
 
     def _propagate_features(self) -> Tensor:
         x = torch.cat([self.of._features(), self._features()])
         return history_spmm(self.adj, self.batch.rows, self.of.position(joined=True), x, **self.edges())
 
     def _propagate_features_linear(self, weight: Tensor) -> Tensor:
-        return F.linear(self._propagate_features(), weight)
+        if not self.inputs.features.sparse:
+            return F.linear(self._propagate_features(), weight)
+        x = self.of._sparse_neighbourhood_linear(weight)
+        return history_spmm(self.adj, self.batch.rows, self.of.position(joined=True), x, **self.edges())
 
 
 class Blend(torch.autograd.Function):

@@ -3,10 +3,10 @@
 from itertools import pairwise
 from typing import Any
 
-import torch.nn.functional as F
 from torch import Tensor
 from torch.nn import Linear, Module, ModuleList
 
+from ..data.features import SparseRows
 from .context import Context
 from .layers import batch_norms, norm_of
 from .model import HistoryGNN
@@ -22,6 +22,8 @@ class APPNP(HistoryGNN):
 
     Tables: the MLP's result and every propagation but the last: K tables, as wide as the classes.
     """
+
+    sparse_features = True
 
     def __init__(
         self,
@@ -48,11 +50,12 @@ class APPNP(HistoryGNN):
     def reg_modules(self) -> list[Module]:
         return [*self.lins[:-1], *self.bns]
 
-    def encode(self, x: Tensor, ctx: Context) -> Tensor:
+    def encode(self, x: Tensor | SparseRows, ctx: Context) -> Tensor:
         lin: Any
         for i, lin in enumerate(self.lins[:-1]):
-            x = ctx.activate(F.linear(x, lin.weight), norm_of(self.bns, i), bias=lin.bias, dropout=self.dropout)
-        return self.lins[-1](x)
+            x = ctx.activate(ctx.linear(x, lin.weight), norm_of(self.bns, i), bias=lin.bias, dropout=self.dropout)
+        lin = self.lins[-1]
+        return lin(x) if isinstance(x, Tensor) else ctx.linear(x, lin.weight) + lin.bias
 
     def layer(self, layer: int, ctx: Context) -> Tensor:
         return ctx.propagate(residual=ctx.h0, alpha=self.alpha)

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn import BatchNorm1d
 
+from ..data.features import SparseRows, dense
 from ..history.table import Rows
 from ..ops import activate, gather_rows, halo_spmm, history_spmm
 from ..sampling.batch import Batch, PositionMaps
@@ -129,7 +130,7 @@ class Context(BatchRows):
         if not model.encodes:
             return
         seeds = self._seeds
-        h = model.encode(self._features(), self)
+        h = model.encode(self._feature_rows(), self)
         if not self.inputs.exact_input:
             self.record(0, h)
         elif not self.whole_graph and (self.batch.samples is None or self.batch.samples[0] is None):
@@ -142,7 +143,7 @@ class Context(BatchRows):
             )  # fmt: skip
             halo_ctx._seeds, halo_ctx.feature_dropout = seeds, self.feature_dropout  # the same dropout as for the batch
             with torch.set_grad_enabled(torch.is_grad_enabled() and self.reader.halo_gradient):
-                self._halo_h = model.encode(halo_ctx._features(), halo_ctx)
+                self._halo_h = model.encode(halo_ctx._feature_rows(), halo_ctx)
         self._h0 = h
         self._h = self.dropout(h, model.encoded_dropout)
         self._input_dropout = model.encoded_dropout, self.last_seed
@@ -212,6 +213,28 @@ class Context(BatchRows):
         z = self._transformed_first(weight) if first else F.linear(self.propagate(), weight)
         return self._probed("layer", z)
 
+    @property
+    def sparse_input(self) -> bool:
+        """Whether the layer's input is sparse features. ``ctx.h`` and ``ctx.propagate()`` make them dense."""
+        return self.layer == 0 and self.inputs.features.sparse and not self.inputs.encodes
+
+    def linear(self, x: Tensor | SparseRows, weight: Tensor) -> Tensor:
+        """[R, C]: ``x W^T`` for W [C, D], where x may be the features of :meth:`HistoryGNN.encode`."""
+        return x.linear(weight) if isinstance(x, SparseRows) else F.linear(x, weight)
+
+    def input_linear(self, weight: Tensor) -> Tensor:
+        """[R, C]: ``h W^T`` for W [C, D]."""
+        if not self.sparse_input:
+            return F.linear(self.h, weight)
+        return self._own(self.linear(self._feature_rows(), weight))
+
+    def neighbourhood_linear(self, weight: Tensor) -> Tensor:
+        """[S + H, C]: the rows of :meth:`neighbourhood` times ``W^T``, for W [C, D]."""
+        if not self.sparse_input:
+            return F.linear(self.neighbourhood(), weight)
+        self._refuse_without_halo_gradient()
+        return self._sparse_neighbourhood_linear(weight)
+
     def output(
         self, h: Tensor, norm: BatchNorm1d | None = None, *, bias: Tensor | None = None, relu: bool = True,
         dropout: float = 0.0,
@@ -268,14 +291,17 @@ class Context(BatchRows):
     def neighbourhood(self) -> Tensor:
         """[S + H, D]: the layer's input for all rows of the block's source, then for the halo."""
         h = self._input()
+        self._refuse_without_halo_gradient()
+        if self.whole_graph or self.halo.numel() == 0:
+            return h
+        return torch.cat([h, self._drop_halo(self._halo_input().to(h.dtype))])
+
+    def _refuse_without_halo_gradient(self) -> None:
         if torch.is_grad_enabled() and not self.reader.halo_gradient:
             raise UserError(
                 f"the model reads neighbours by ctx.neighbourhood(), and {type(self.reader).__name__.lower()} has gradients "
                 "of ctx.propagate() alone; give --method gas, or a model that propagates"
             )
-        if self.whole_graph or self.halo.numel() == 0:
-            return h
-        return torch.cat([h, self._drop_halo(self._halo_input().to(h.dtype))])
 
     def _halo_input(self) -> Tensor:
         """[H, D]: the layer's input for the halo."""
@@ -283,7 +309,7 @@ class Context(BatchRows):
             return self._halo_rows
         source = self.source()
         if source is None:
-            return self._drop_features(self.inputs.features.gather(self.halo), self.halo)
+            return dense(self._halo_feature_rows())
 
         def rows() -> Tensor:
             # Rows are copied: a buffer may be filled again before backward has read them.
@@ -372,25 +398,42 @@ class Context(BatchRows):
     # Features.
 
     def _propagate_features(self) -> Tensor:
-        """[R, F]: the aggregate of the features. Without dropout it is computed once for the whole graph."""
+        """[R, F]: the aggregate of the features. Of dense ones without dropout it is computed once for the whole graph."""
         inputs, rows = self.inputs, self.block.rows.rows
-        if self.feature_dropout > 0.0 and self.training:
-            inside, outside = self._features(), self._drop_features(inputs.features.gather(self.halo), self.halo)
+        if inputs.features.sparse or (self.feature_dropout > 0.0 and self.training):
+            inside, outside = self._features(), dense(self._halo_feature_rows())
             return history_spmm(self.adj, rows, self.position(by_slot=True), inside, outside, **self.edges())
         if self.edge_dropout > 0.0 or self.batch.adj is not None:
-            return history_spmm(self.adj, rows, inputs.outside(), None, inputs.features.rows, **self.edges())
+            return history_spmm(self.adj, rows, inputs.outside(), None, dense(inputs.features.rows), **self.edges())
         return self.block.rows.take(inputs.aggregated())
 
     def _propagate_features_linear(self, weight: Tensor) -> Tensor:
         inputs, wide = self.inputs, self.inputs.features.width
+        if inputs.features.sparse:
+            return self._propagate_sparse_linear(weight)
         if self.feature_dropout == 0.0 or not self.training:
             return F.linear(self._propagate_features(), weight)
         if self.block.narrows or not inputs.transforms_first(self.batch, self.halo, wide, weight.shape[0]):
             return F.linear(self._propagate_features(), weight)
-        inside, outside = self._features(), self._drop_features(inputs.features.gather(self.halo), self.halo)
+        inside, outside = self._features(), dense(self._halo_feature_rows())
         inside, outside = F.linear(inside, weight), F.linear(outside, weight)
         position = self.position(by_slot=True)
         return halo_spmm(self.adj, self.batch.rows, self.halo, position, inside, outside, **self.edges())
+
+    def _propagate_sparse_linear(self, weight: Tensor) -> Tensor:
+        """``A (x W^T)`` of sparse features. ``A x`` has the nonzeros of all neighbours of a row, so it is never formed."""
+        x, source = self._sparse_neighbourhood_linear(weight), self.block.source.rows
+        return history_spmm(
+            self.adj, self.block.rows.rows, self.position(joined=True), x, x_rows=torch.cat([source, self.halo]),
+            row_position=self.position(of_result=True), **self.edges(),
+        )  # fmt: skip
+
+    def _sparse_neighbourhood_linear(self, weight: Tensor) -> Tensor:
+        """[S + H, C]: sparse features of the rows of the block's source, then of the halo, times ``W^T``."""
+        inside = self.linear(self._feature_rows(), weight)
+        if self.whole_graph or self.halo.numel() == 0:
+            return inside
+        return torch.cat([inside, self.linear(self._halo_feature_rows(), weight)])
 
     # Activations.
 

@@ -30,7 +30,7 @@ class Attention(Module):
 
     def forward(self, ctx: Context, dropout: float) -> Tensor:
         """[R, D]: attention of the computed rows over their neighbours, without the bias."""
-        x, block = self.lin(ctx.neighbourhood()), ctx.block
+        x, block = ctx.neighbourhood_linear(self.lin.weight), ctx.block
         by_head = x.view(len(x), self.heads, self.att_src.shape[2])
         source = (by_head * self.att_src).sum(2)
         target = (by_head[: len(block.rows)] * self.att_dst).sum(2)
@@ -58,6 +58,7 @@ class GAT(HistoryGNN):
 
     normalise = "loops"
     drops_edges = True
+    sparse_features = True
 
     def __init__(
         self, in_channels: int, hidden_channels: int, out_channels: int, num_layers: int, dropout: float = 0.0,

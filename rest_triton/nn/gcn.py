@@ -3,10 +3,10 @@
 from itertools import pairwise
 from typing import Any
 
-import torch.nn.functional as F
 from torch import Tensor
 from torch.nn import Linear, Module, ModuleList
 
+from ..data.features import SparseRows
 from .context import Context
 from .layers import Convolution, batch_norms, norm_of
 from .model import HistoryGNN
@@ -24,6 +24,8 @@ class GCN(HistoryGNN):
     Tables: the input of every layer but features. Without ``linear`` the first layer reads features. Their aggregate is
     computed once for the whole graph, unless training drops features.
     """
+
+    sparse_features = True
 
     def __init__(
         self,
@@ -57,9 +59,9 @@ class GCN(HistoryGNN):
     def reg_modules(self) -> list[Module]:
         return [*(self.convs if self.linear else self.convs[:-1]), *self.bns]
 
-    def encode(self, x: Tensor, ctx: Context) -> Tensor:
+    def encode(self, x: Tensor | SparseRows, ctx: Context) -> Tensor:
         lin: Any = self.lins[0]
-        return ctx.activate(F.linear(x, lin.weight), bias=lin.bias)
+        return ctx.activate(ctx.linear(x, lin.weight), bias=lin.bias)
 
     def layer(self, layer: int, ctx: Context) -> Tensor:
         conv: Any = self.convs[layer]

@@ -4,10 +4,10 @@ import math
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.nn import Linear, Module, ModuleList
 
+from ..data.features import SparseRows
 from .context import Context
 from .layers import DeepConvolution, batch_norms, norm_of
 from .model import HistoryGNN
@@ -24,6 +24,8 @@ class GCNII(HistoryGNN):
 
     Tables: the result of the first linear layer and of every layer but the last: ``num_layers`` tables.
     """
+
+    sparse_features = True
 
     def __init__(
         self,
@@ -52,9 +54,9 @@ class GCNII(HistoryGNN):
     def reg_modules(self) -> list[Module]:
         return [*self.convs, *self.bns]
 
-    def encode(self, x: Tensor, ctx: Context) -> Tensor:
+    def encode(self, x: Tensor | SparseRows, ctx: Context) -> Tensor:
         lin: Any = self.lins[0]
-        return ctx.activate(F.linear(x, lin.weight), bias=lin.bias)
+        return ctx.activate(ctx.linear(x, lin.weight), bias=lin.bias)
 
     def layer(self, layer: int, ctx: Context) -> Tensor:
         conv: Any = self.convs[layer]

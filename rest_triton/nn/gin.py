@@ -23,6 +23,7 @@ class GIN(HistoryGNN):
     """
 
     normalise = "sum"
+    sparse_features = True
 
     def __init__(
         self, in_channels: int, hidden_channels: int, out_channels: int, num_layers: int, dropout: float = 0.0,
@@ -45,7 +46,10 @@ class GIN(HistoryGNN):
     def layer(self, layer: int, ctx: Context) -> Tensor:
         first: Any = self.first[layer]
         second: Any = self.second[layer]
-        u = F.linear(ctx.propagate() + (1 + self.eps[layer]) * ctx.h, first.weight)
+        if ctx.sparse_input:
+            u = ctx.propagate_linear(first.weight) + (1 + self.eps[layer]) * ctx.input_linear(first.weight)
+        else:
+            u = F.linear(ctx.propagate() + (1 + self.eps[layer]) * ctx.h, first.weight)
         ctx.release()
         u = ctx.activate(u, norm_of(self.bns, layer), bias=first.bias)
         if layer == self.num_layers - 1:

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..data.features import dense
 from ..history.history import History
 from ..history.streams import Resource
 from ..history.table import Rows, Table
@@ -67,7 +68,7 @@ class LayerwiseContext(Context):
     def begin(self, model: "HistoryGNN") -> None:
         self.model, self.num_layers = model, model.num_layers
         if self.only == ENCODE:
-            self.record(0, model.encode(self._features(), self))
+            self.record(0, model.encode(self._feature_rows(), self))
 
     def layers(self) -> Iterable[int]:
         return () if self.only == ENCODE else (self.only,)
@@ -107,7 +108,7 @@ class LayerwiseContext(Context):
     def _halo_input(self) -> Tensor:
         place = self.places[self.layer]
         if place is None:
-            return self.inputs.features.gather(self.halo)
+            return dense(self.inputs.features.gather(self.halo))
         source = place.history.pull(place.number, self.halo)
 
         def read() -> Tensor:
@@ -146,6 +147,8 @@ class LayerwiseContext(Context):
         )
 
     def propagate_linear(self, weight: Tensor) -> Tensor:
+        if self.sparse_input:
+            return self._propagate_sparse_linear(weight)
         place = self.places[self.layer]
         if place is None or not place.table.in_place or weight.shape[0] >= weight.shape[1]:
             return F.linear(self.propagate(), weight)

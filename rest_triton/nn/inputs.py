@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from ..data.features import SparseRows, dense
 from ..history.history import History
 from ..history.streams import Resource
 from ..history.table import Table
@@ -20,23 +21,27 @@ class Features:
     """The features of all nodes: a table that is only read.
 
     Args:
-        rows: [N, D], on the model's device.
+        rows: [N, D], dense or sparse, on the model's device.
     """
 
-    def __init__(self, rows: Tensor) -> None:
+    def __init__(self, rows: Tensor | SparseRows) -> None:
         self.rows = rows
+
+    @property
+    def sparse(self) -> bool:
+        return isinstance(self.rows, SparseRows)
 
     @property
     def width(self) -> int:
         return self.rows.shape[1]
 
-    def take(self, batch: Batch) -> Tensor:
+    def take(self, batch: Batch) -> Tensor | SparseRows:
         """[R, D]: the rows of a batch."""
-        return batch.take(self.rows)
+        return self.rows.rows(batch.rows) if isinstance(self.rows, SparseRows) else batch.take(self.rows)
 
-    def gather(self, nodes: Tensor) -> Tensor:
+    def gather(self, nodes: Tensor) -> Tensor | SparseRows:
         """[K, D]: the rows of ``nodes``, int64[K]."""
-        return gather_rows(self.rows, nodes)
+        return self.rows.rows(nodes) if isinstance(self.rows, SparseRows) else gather_rows(self.rows, nodes)
 
 
 @dataclass(eq=False)
@@ -81,10 +86,10 @@ class Inputs:
         return None if number is None else self.history.tables[number]
 
     def aggregated(self) -> Tensor:
-        """[N, D]: the aggregate of the features, computed once for the whole graph."""
+        """[N, D]: the aggregate of dense features, computed once for the whole graph."""
         if self._aggregated is None:
             nodes = torch.arange(self.adj.num_nodes, device=self.device)
-            self._aggregated = history_spmm(self.adj, nodes, self.outside(), None, self.features.rows)
+            self._aggregated = history_spmm(self.adj, nodes, self.outside(), None, dense(self.features.rows))
         return self._aggregated
 
     def mean_log_degree(self) -> Tensor:

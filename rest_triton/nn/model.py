@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from torch import Tensor
 from torch.nn import Module
@@ -32,6 +32,9 @@ class HistoryGNN(Module, ABC):
 
     normalise: ClassVar[Normalisation] = "gcn"  # of the adjacency in propagate()
     drops_edges: ClassVar[bool] = False  # whether dropout applies to edges, so that the reverse graph needs edge ids
+    # Whether features are only multiplied by weights, by ctx.linear, ctx.propagate_linear and ctx.neighbourhood_linear. Wide
+    # and sparse features then stay sparse. Else the model gets them dense.
+    sparse_features: ClassVar[bool] = False
     feature_dropout: float = 0.0  # of features, in training
     encoded_dropout: float = 0.0  # of encoded features as the input of the first layer, in training
 
@@ -48,8 +51,11 @@ class HistoryGNN(Module, ABC):
     def num_layers(self) -> int:
         return len(self.history_dims) + (not self.encodes)
 
-    def encode(self, x: Tensor, ctx: Context) -> Tensor:
-        """[R, D]: the encoded features, from features [R, F] alone. It must not read neighbours from ``ctx``."""
+    def encode(self, x: Any, ctx: Context) -> Tensor:
+        """[R, D]: the encoded features, from features [R, F] alone. It must not read neighbours from ``ctx``.
+
+        x is a tensor. With ``sparse_features`` it may also be :class:`SparseRows`, for ``ctx.linear(x, weight)``.
+        """
         return x
 
     @abstractmethod

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..data.features import SparseRows, dense
 from ..history.table import Rows
 from ..kernels._hash import mix64
 from ..ops import activate, backend, halo
@@ -131,15 +132,25 @@ class BatchRows:
                 self._pull(number, self.batch.block(self.layer + 1))
 
     def _features(self) -> Tensor:
-        """[S, F]: the features of the rows of the layer's input, with dropout in training."""
+        """[S, F]: the features of the rows of the layer's input, with dropout in training. Sparse ones are made dense."""
+        return dense(self._feature_rows())
+
+    def _feature_rows(self) -> Tensor | SparseRows:
+        """[S, F]: the same as they are kept."""
         batch = self.block.source if self.layer >= 0 else self.block.rows
         return self._drop_features(self.inputs.features.take(batch), batch.rows)
 
-    def _drop_features(self, x: Tensor, rows: Tensor) -> Tensor:
+    def _halo_feature_rows(self) -> Tensor | SparseRows:
+        """[H, F]: the features of the halo, with dropout in training."""
+        return self._drop_features(self.inputs.features.gather(self.halo), self.halo)
+
+    def _drop_features(self, x: Tensor | SparseRows, rows: Tensor) -> Tensor | SparseRows:
         if self.feature_dropout == 0.0 or not self.training:
             return x
         if self._feature_seed is None:
             self._feature_seed = self.next_seed()
+        if isinstance(x, SparseRows):
+            return x.dropout(rows, self.feature_dropout, self._feature_seed)
         dropped = activate(x, rows=rows, relu=False, dropout=self.feature_dropout, seed=self._feature_seed)
         return self._probed("dropout of features", dropped)
 

@@ -22,6 +22,7 @@ from .sample import (
     transpose,
     transpose_definition,
 )
+from .sparse_linear import sparse_linear, sparse_linear_definition
 from .spmm import history_spmm, history_spmm_definition
 
 __all__ = [
@@ -46,6 +47,8 @@ __all__ = [
     "sample_neighbours_definition",
     "scatter_rows",
     "scatter_rows_definition",
+    "sparse_linear",
+    "sparse_linear_definition",
     "transpose",
     "transpose_definition",
     "use_backend",

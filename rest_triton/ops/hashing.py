@@ -35,9 +35,14 @@ def edge_kept(seed: int, edge: Tensor, p: float) -> Tensor:
 
 def feature_kept(seed: int, rows: Tensor, width: int, p: float) -> Tensor:
     """bool[len(rows), width]: whether dropout with probability p keeps the feature of the row."""
-    word = _counter_words(seed, rows)[:, None]
+    return element_kept(seed, rows[:, None], torch.arange(width, device=rows.device), p)
+
+
+def element_kept(seed: int, rows: Tensor, columns: Tensor, p: float) -> Tensor:
+    """bool: whether dropout with probability p keeps the features ``columns``, int64, of ``rows``. Both are broadcast."""
+    word = _counter_words(seed, rows)
     low, high = word & _LOW32, _shift_right(word, 32)
-    v = (low + torch.arange(width, device=rows.device) * GOLDEN32) & _LOW32
+    v = (low + columns * GOLDEN32) & _LOW32
     v = v ^ (v >> 16)
     v = (v * MULT1) & _LOW32
     v = v ^ (v >> 15) ^ high

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from ..config import Config
 from ..data.clusters import with_named_edges
-from ..data.features import SparseRows
+from ..data.features import kept
 from ..history.history import History
 from ..history.streams import COMPUTE
 from ..kernels._hash import mix64
@@ -53,7 +53,7 @@ class REST:
         graph, batches = loader.graph, loader.batches
         if graph.x is None:
             raise ValueError("the graph has no features x; set x, for example to one-hot degrees")
-        x = graph.x.dense() if isinstance(graph.x, SparseRows) else graph.x
+        x = kept(graph.x)
         config = Config(
             dataset="graph", method=f"gas+{refresh}" if frequency else "gas", frequency=max(1, frequency), seed=seed,
             num_parts=batches.num_clusters, batch_size=batches.batch_size,

@@ -1,6 +1,7 @@
 """Small runs for tests: the Trainer itself on a small graph, with tables wherever a test wants them."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -12,6 +13,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from rest_triton.config import Config
 from rest_triton.data.clusters import ClusterData, with_named_edges
+from rest_triton.data.features import SparseRows
 from rest_triton.data.graph import Graph
 from rest_triton.history.history import History
 from rest_triton.history.streams import Streams
@@ -78,13 +80,13 @@ class Run:
 
     Args:
         model: one of MODELS, another one of the package by its name, or a model.
-        streams, far, folder: of its tables. directed: of its graph.
+        streams, far, folder: of its tables. directed: of its graph. x: features instead of its own.
         settings: of its Config.
     """
 
     def __init__(
         self, model: str | HistoryGNN = "gcn", *, method: str = "gas", streams: Streams | None = None, far: bool = False,
-        directed: bool = False, folder: Path | None = None, **settings: Any,
+        directed: bool = False, folder: Path | None = None, x: Tensor | SparseRows | None = None, **settings: Any,
     ) -> None:  # fmt: skip
         own = None if isinstance(model, str) else model
         kind = MODELS.get(model, dict(model=model)) if isinstance(model, str) else {}
@@ -93,6 +95,8 @@ class Run:
         )
         self.config = Config(**(common | kind | settings))
         self.data = data(directed, self.config, model_named(self.config.model) if own is None else own)
+        if x is not None:
+            self.data = replace(self.data, x=x.to(self.config.device))
         made: Any = None if own is None else lambda in_channels, out_channels: own
         history = partial(FarHistory if far else History, streams=streams)
         self.trainer = Trainer(self.config, self.data, made, folder=folder, history=history)
