@@ -27,6 +27,7 @@ class ClusterData:
         order: int64[N]; node i here is node ``order[i]`` of the data set.
         fingerprint: of the permuted graph; checkpoints and histories are tied to it.
         about: a description to print.
+        nonzeros: stored elements of the data set's features, None if it stores them dense.
         partition_summary: :meth:`Partition.summary` of the clusters: asked, method, fallback, cut, balance, num_parts, ...
     """
 
@@ -38,6 +39,7 @@ class ClusterData:
     fingerprint: str
     about: str
     partition_summary: dict[str, Any] = field(default_factory=dict)
+    nonzeros: int | None = None
 
 
 def load_data(config: Config, normalise: Normalisation = "gcn", *, named_edges: bool = False) -> ClusterData:
@@ -59,11 +61,12 @@ def load_data(config: Config, normalise: Normalisation = "gcn", *, named_edges: 
         adj = with_named_edges(adj)
     adj = adj.to(config.device)
     assert graph.x is not None
+    nonzeros = graph.x.index.numel() if isinstance(graph.x, SparseRows) else None
     x = kept(graph.x).to(config.device)
     # The adjacency holds the edges; a second copy would waste memory.
     rowptr, col = torch.zeros(graph.num_nodes + 1, dtype=torch.int64), torch.empty(0, dtype=graph.col.dtype)
     graph = replace(graph, rowptr=rowptr, col=col, x=None)
-    return ClusterData(graph, adj, x, clusters.ptr, clusters.order, fingerprint, about, clusters.summary())
+    return ClusterData(graph, adj, x, clusters.ptr, clusters.order, fingerprint, about, clusters.summary(), nonzeros)
 
 
 def with_named_edges(adj: Adjacency) -> Adjacency:

@@ -11,8 +11,10 @@ from statistics import mean
 from typing import Literal
 
 from ..config import Config
+from ..data.features import stays_sparse
 from ..data.sizes import Sizes
 from ..methods.options import GRADIENTS, SAMPLING
+from ..nn import model_named
 from ..nn.inference import CHUNK_ROWS
 from ..utils.dtypes import DTYPES
 
@@ -22,6 +24,7 @@ When = Literal["held", "exact", "step", "prepare"]
 PROCESS = 530 << 20  # Python, torch, compiled kernels and BLAS's buffers, measured on two threads
 CUDA_CONTEXT = 512 << 20  # assumed: it differs with GPU and driver
 HALO_SHARE = 0.2  # of a batch's edges, taken as edges to random nodes outside: 0.21 fits synthetic products, 0.09 arxiv
+ELEMENT = 10  # numbers of 4 bytes per nonzero element of a batch: counted from the code
 WAITING = 5  # pending writes to the disk: four in the queue and one in progress
 
 
@@ -72,26 +75,42 @@ class Family:
     encodes: bool = False
 
 
+def sparse(z: Sizes, s: Config) -> bool:
+    """Whether a run keeps its features sparse."""
+    stored = z.feature_nnz is not None and stays_sparse(z.feature_nnz, z.nodes, z.features)
+    return stored and model_named(s.model).sparse_features
+
+
+def _row(z: Sizes, s: Config) -> int:
+    """A row of features in a step. Sparse: its nonzero elements, by row and by column, and what lists them."""
+    return ELEMENT * -(-(z.feature_nnz or 0) // z.nodes) if sparse(z, s) else z.features
+
+
 def _weights(widths: Sequence[int], batch_norm: bool, normed: Sequence[int]) -> int:
     return sum(a * b + b for a, b in pairwise(widths)) + 2 * sum(normed) * batch_norm
 
 
 def _gcn(z: Sizes, s: Config) -> Family:
     f, h, c, layers = z.features, s.hidden_channels, z.classes, s.num_layers
-    piece, twice = (2 + s.residual) * h, layers * (s.batch_norm and s.residual)
+    piece, twice, row = (2 + s.residual) * h, layers * (s.batch_norm and s.residual), _row(z, s)
+    first = row + (h if layers > 1 else c) if sparse(z, s) and not s.linear else 0  # features times W, also of the halo
     if s.linear:  # kept: of each layer the aggregate and the result
-        weights, outside = _weights([f, *[h] * (layers + 1), c], s.batch_norm, [h] * layers), (f + h) * (s.input == "exact")
-        return Family([h] * layers, weights, f + (2 * layers + 3 + twice) * h + 2 * c, piece, outside, encodes=True)
+        weights, outside = (
+            _weights([f, *[h] * (layers + 1), c], s.batch_norm, [h] * layers),
+            (row + h) * (s.input == "exact"),
+        )
+        return Family([h] * layers, weights, row + (2 * layers + 3 + twice) * h + 2 * c, piece, outside, encodes=True)
     tables, narrows = [h] * (layers - 1), c if c < h and layers > 1 else 0  # narrow layers multiply the halo's rows first
-    kept = f + (max(0, 2 * layers - 3) + twice + s.batch_norm) * h + 4 * c
+    kept = (first or f) + (max(0, 2 * layers - 3) + twice + s.batch_norm) * h + 4 * c
     weights = _weights([f, *tables, c], s.batch_norm, tables)
     outside = 0 if s.base in (*GRADIENTS, *SAMPLING) else 2 * narrows  # which aggregate first in training
-    return Family(tables, weights, kept, piece, outside, h if tables else 0, narrows, aggregates_first=True)
+    either = h if tables else 0
+    return Family(tables, weights, kept, piece + 2 * first, outside + first, either, narrows, aggregates_first=not first)
 
 
 def _appnp(z: Sizes, s: Config) -> Family:
     f, h, c, hidden = z.features, s.hidden_channels, z.classes, [s.hidden_channels] * (s.mlp_layers - 1)
-    start, exact = f + (1 + s.batch_norm) * sum(hidden), s.input == "exact"  # propagations keep nothing
+    start, exact = _row(z, s) + (1 + s.batch_norm) * sum(hidden), s.input == "exact"  # propagations keep nothing
     weights = _weights([f, *hidden, c], s.batch_norm, hidden)
     return Family([c] * s.num_layers, weights, start + 3 * c, 2 * h, (start + c) * exact, 2 * h, encodes=True)
 
@@ -100,16 +119,18 @@ def _gcnii(z: Sizes, s: Config) -> Family:
     f, h, c, layers = z.features, s.hidden_channels, z.classes, [s.hidden_channels] * s.num_layers
     two = not s.shared_weights
     weights = _weights([f, h], False, []) + _weights([h, c], s.batch_norm, layers) + len(layers) * (1 + two) * h * h
-    kept = f + (len(layers) * (2 + two + (s.batch_norm and s.residual)) + 3) * h + c
-    return Family(layers, weights, kept, (3 + (two or s.residual)) * h, (f + h) * (s.input == "exact"), encodes=True)
+    row = _row(z, s)
+    kept = row + (len(layers) * (2 + two + (s.batch_norm and s.residual)) + 3) * h + c
+    return Family(layers, weights, kept, (3 + (two or s.residual)) * h, (row + h) * (s.input == "exact"), encodes=True)
 
 
 def _gin(z: Sizes, s: Config) -> Family:
     f, h, c, layers = z.features, s.hidden_channels, z.classes, s.num_layers
     tables = [h] * (layers - 1)
     weights = layers + sum(a * h + h + h * b + b for a, b in pairwise([f, *tables, c])) + 2 * h * layers * s.batch_norm
-    kept = 2 * f + ((3 + s.batch_norm) * layers - 1) * h + 4 * c  # of each layer its input, what is between, its result
-    return Family(tables, weights, kept, max(2 * f, 3 * h), aggregates_first=True)
+    first = _row(z, s) + 2 * h if sparse(z, s) else 0  # features times W, also of the halo
+    kept = (first or 2 * f) + ((3 + s.batch_norm) * layers - 1) * h + 4 * c  # of each layer input, what is between, result
+    return Family(tables, weights, kept, max(2 * (first or f), 3 * h), first, aggregates_first=not first)
 
 
 def _pna(z: Sizes, s: Config) -> Family:
@@ -123,6 +144,7 @@ def _pna(z: Sizes, s: Config) -> Family:
 def _gat(z: Sizes, s: Config) -> Family:
     widths = [z.features, *[s.hidden_channels] * (s.num_layers - 1), z.classes]
     weights = sum(a * b + 3 * b for a, b in pairwise(widths)) + 2 * sum(widths[1:-1]) * s.batch_norm
+    widths[0] = _row(z, s)
     kept = sum(a + 4 * b for a, b in pairwise(widths)) + sum(widths[1:-1]) * s.batch_norm
     outside = sum(a + b for a, b in pairwise(widths))  # the halo's rows, before and after W
     return Family(widths[1:-1], weights, kept, 3 * max(widths), outside)
@@ -169,8 +191,10 @@ class Run:
         self.reverse = (self.csr(edges) + (4 if edges < 2**31 else 8) * edges) * self.reversed
         self.dense = n * z.features * z.feature_bytes
         self.labels = n * ((z.classes if z.multilabel else 8) + 3)
-        features = self.dense if z.feature_nnz is None else 8 * (z.feature_nnz + n + 1)
-        self.stored = self.csr(z.edges) + features + self.labels
+        self.sparse = sparse(z, s)
+        stored = self.dense if z.feature_nnz is None else 8 * (z.feature_nnz + n + 1)
+        self.features = stored if self.sparse else self.dense
+        self.stored = self.csr(z.edges) + stored + self.labels
 
     def csr(self, edges: int) -> int:
         return 8 * (self.z.nodes + 1) + (4 if self.z.nodes <= 2**31 else 8) * edges
@@ -225,7 +249,8 @@ def _graph(run: Run) -> Iterator[Array]:
     z, n = run.z, run.z.nodes
     size = run.csr(z.edges + n) + 4 * n + run.reverse
     yield Array("graph", run.here, size, "CSR with self-loops, scales" + ", reverse with edge names" * run.reversed)
-    yield Array("features", run.here, run.dense, f"[{n:,}, {z.features}], {8 * z.feature_bytes} bits")
+    form = f"CSR of {z.feature_nnz:,} nonzeros" if run.sparse else f"{8 * z.feature_bytes} bits"
+    yield Array("features", run.here, run.features, f"[{n:,}, {z.features}], {form}")
     aggregated = 4 * n * z.features * run.model.aggregates_first
     yield Array("aggregated features", run.here, aggregated, "the first layer's, computed once, float32")
     yield Array("labels", "host", run.labels + 8 * n, "labels, masks, order of nodes")
@@ -312,7 +337,7 @@ def _step(run: Run) -> Iterator[Array]:
 def _prepare(run: Run) -> Iterator[Array]:
     z, n = run.z, run.z.nodes
     yield Array("process", "host", PROCESS, "as above", "prepare")
-    ordered = run.stored + 12 * n + (0 if z.feature_nnz is None else run.dense)
+    ordered = run.stored + 12 * n + (0 if z.feature_nnz is None or run.sparse else run.dense)
     yield Array("graph in new order", "host", ordered, "edges, features, labels; the old one is mapped", "prepare")
     adjacency = run.csr(z.edges + n) + 4 * n + 3 * run.reverse // 2
     yield Array("adjacency", "host", adjacency, "made from it, with scratch", "prepare")

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from ..config import Config, flag
+from ..data.features import describe
 from ..data.sizes import Sizes
+from ..nn import model_named
 from ..utils.errors import UserError
 from ..utils.machine import available_memory, device_of, readable
 from .memory import ARRAYS, Array, Run, Tier, When
@@ -58,10 +60,12 @@ class Plan:
             f"{s.model}, {s.num_layers} layers of {s.hidden_channels}; {where}; {s.method}; on {s.device}",
             f"batches of {s.batch_size} of {s.num_parts} clusters: {run.rows:,} nodes, with perhaps {run.halo:,} around",
         ]
+        multiplies = model_named(s.model).sparse_features
+        lines.insert(2, describe(z.feature_nnz, z.nodes, z.features, s.model, multiplies))
         if s.base == "full":
-            lines[2] = "all nodes in one batch"
+            lines[3] = "all nodes in one batch"
         elif s.base == "mvs":
-            lines[2] = f"batches of {run.rows:,} training nodes, with perhaps {run.halo:,} around"
+            lines[3] = f"batches of {run.rows:,} training nodes, with perhaps {run.halo:,} around"
         wide = max(len(a.name) for a in self.arrays)
         for when, heading in HEADINGS.items():
             lines += ["", f"  {heading}"]

@@ -14,6 +14,7 @@ import torch
 from .. import __version__
 from ..config import Config
 from ..data.clusters import ClusterData, load_data, refuse_without
+from ..data.features import describe
 from ..data.sizes import sizes_of
 from ..nn import HistoryGNN, model_named
 from ..utils.errors import UserError
@@ -201,6 +202,7 @@ def train(
     kind = model_named(config.model) if model is None else model
     loaded = load_data(config, kind.normalise, named_edges=kind.drops_edges and config.dropout > 0)
     print(loaded.about)
+    print(describe(loaded.nonzeros, *loaded.x.shape, config.model, kind.sparse_features))
     path = new_folder(config) if resume is None else resume if checked is None else checked.parent.parent
     began(path)
     print(f"results in {path}", flush=True)
