@@ -1,5 +1,7 @@
 """sparse_linear: the product and its gradient are those of dense rows."""
 
+import importlib
+
 import pytest
 import torch
 from torch import Tensor
@@ -31,7 +33,7 @@ CASES = {
     "empty rows": SparseRows.from_dense(torch.zeros(7, F)),
     "full rows": random(20, 1.0),
     "duplicates": twice(random(25)),
-    "a frequent column": SparseRows.from_dense((torch.arange(F) == 3).float().repeat(500, 1)),
+    "a frequent column": SparseRows.from_dense((torch.arange(F) == 3).float().repeat(100, 1)),
 }
 
 
@@ -72,7 +74,7 @@ def test_dtype_is_the_weights_and_autocasts(place: torch.device) -> None:
 
 
 def test_no_gradient_no_reverse(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rest_triton.ops.sparse_linear._reverse", None)
+    monkeypatch.setattr(importlib.import_module("rest_triton.ops.sparse_linear"), "_reverse", None)
     x, weight = CASES["some"], torch.randn(8, F)
     x.linear(weight)
     with torch.no_grad():
@@ -99,9 +101,9 @@ def test_rows_of_a_batch_on_any_device(place: torch.device) -> None:
 
 def test_refuses_what_it_cannot_multiply() -> None:
     x, weight = CASES["some"], torch.randn(8, F)
-    with pytest.raises(ValueError, match=r"value has .*; it must .* one per index"):
+    with pytest.raises(ValueError, match=r"dimension 0 must be 163, one per index"):
         sparse_linear(x.rowptr, x.index, x.value[1:], weight)
-    with pytest.raises(TypeError, match="index is torch.int64"):
+    with pytest.raises(TypeError, match="index is int64; it must be int32"):
         sparse_linear(x.rowptr, x.index.long(), x.value, weight)
     with pytest.raises(ValueError, match="value requires a gradient"):
         sparse_linear(x.rowptr, x.index, x.value.clone().requires_grad_(), weight)

@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from rest_triton.config import MODELS, Config
@@ -30,6 +31,42 @@ def test_host_memory_as_measured(tmp_path: Path) -> None:
     planned = plan(sizes_of(name, tmp_path), Settings(dropout=0.5)).total("host")
     assert planned > memory.PROCESS + (200 << 20)  # mostly arrays can be wrong, not only the process
     assert planned == pytest.approx(took, rel=0.15)
+
+
+def test_sparse_features_as_measured(tmp_path: Path) -> None:
+    """The peak of a run is far below the dense features alone, and near the plan, which says how features are kept."""
+    nodes, width, each = 40_000, 20_000, 10
+    rng = np.random.default_rng(0)
+    part = np.arange(nodes) % 3
+    np.savez(
+        tmp_path / "words.npz", edge_index=rng.integers(0, nodes, (2, 3 * nodes)), y=rng.integers(0, 8, nodes),
+        x_indptr=np.arange(0, each * nodes + 1, each), x_indices=rng.integers(0, width, each * nodes).astype(np.int32),
+        x_data=np.ones(each * nodes, np.float32), x_shape=np.array([nodes, width]),
+        train_mask=part == 0, val_mask=part == 1, test_mask=part == 2,
+    )  # fmt: skip
+    flags = ["--recipe", "none", "--partition", "random", "--epochs", "1", "--hidden-channels", "64", "--device", "cpu"]
+    done = run("-m", "rest_triton.train", "--dataset", "words.npz", *flags, cwd=tmp_path)
+    took = summary(folder_in(done, tmp_path))["memory"]
+    sizes = sizes_of(str(tmp_path / "words.npz"), tmp_path / "data")
+    planned = plan(sizes, Settings(hidden_channels=64))
+    assert planned.total("host") == pytest.approx(took, rel=0.15)
+    assert took < 4 * nodes * width / 2
+    kept = "features: sparse, 10 nonzeros a row: the first layer multiplies nonzero elements alone\n"
+    assert kept in done.stdout and kept in str(planned)
+
+
+def test_features_are_sparse_or_the_plan_says_why_not() -> None:
+    wide = replace(LARGE, features=1600, feature_nnz=100 * LARGE.nodes)
+    assert "features: sparse, 100 nonzeros a row" in str(plan(wide, BASE))
+    assert nbytes(BASE, "features", wide) == {"host": 8 * (101 * LARGE.nodes + 1)}
+    assert nbytes(BASE, "aggregated features", wide) == {}
+    denser = replace(wide, feature_nnz=101 * LARGE.nodes)
+    assert "features: dense: 101 nonzeros a row of 1,600 are more than one in 16\n" in str(plan(denser, BASE))
+    assert nbytes(BASE, "features", denser) == nbytes(BASE, "aggregated features", denser) == {"host": 6400 * LARGE.nodes}
+    pna = Settings("pna", 128, 3)
+    assert "features: dense: pna does not only multiply them by a weight" in str(plan(wide, pna))
+    assert nbytes(pna, "features", wide) == nbytes(pna, "features", denser)
+    assert "features: dense, as they are stored\n" in str(plan(LARGE, BASE))
 
 
 @pytest.mark.parametrize("model", MODELS)
