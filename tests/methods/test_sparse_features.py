@@ -1,5 +1,6 @@
 """Sparse features: every model and method computes from them what it computes from the same features stored dense."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,11 +10,13 @@ from torch import Tensor
 from torch.nn import Linear
 
 from rest_triton.data.features import SparseRows
-from rest_triton.nn import HistoryGNN
+from rest_triton.nn import GCN, HistoryGNN
 from rest_triton.nn.context import Context
+from rest_triton.sampling.loader import ClusterLoader
+from rest_triton.training.loop import REST
 from rest_triton.utils.errors import UserError
 
-from ..history.runs import CLASSES, NODES, Run
+from ..history.runs import CLASSES, NODES, Run, graph
 
 WIDTH = 200
 
@@ -135,3 +138,18 @@ def test_own_models(kind: type[HistoryGNN]) -> None:
     a, b = runs
     assert_same(a, b)
     assert a.engine.inputs.features.sparse == kind.sparse_features
+
+
+def test_own_loop() -> None:
+    """REST keeps features sparse as the Trainer does, and makes those dense that have many nonzeros."""
+    results = []
+    for x in (WORDS, WORDS.dense()):
+        torch.manual_seed(0)
+        loader = ClusterLoader(replace(graph(), x=x), num_parts=4, batch_size=2, method="random", root=None)
+        rest = REST(GCN(WIDTH, 16, CLASSES, 2), loader)
+        assert rest.engine.inputs.features.sparse == isinstance(x, SparseRows)
+        results.append([rest(batch) for batch in loader] + [rest.inference()])
+    torch.testing.assert_close(*results)
+    full = replace(graph(), x=SparseRows.from_dense(torch.ones(NODES, 12)))
+    loader = ClusterLoader(full, num_parts=4, batch_size=2, method="random", root=None)
+    assert not REST(GCN(12, 16, CLASSES, 2), loader).engine.inputs.features.sparse
