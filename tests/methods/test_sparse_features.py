@@ -145,11 +145,11 @@ def test_own_loop() -> None:
     results = []
     for x in (WORDS, WORDS.dense()):
         torch.manual_seed(0)
-        loader = ClusterLoader(replace(graph(), x=x), num_parts=4, batch_size=2, method="random", root=None)
+        loader = ClusterLoader(replace(graph(), x=x), num_parts=4, batch_size=2)
         rest = REST(GCN(WIDTH, 16, CLASSES, 2), loader)
         assert rest.engine.inputs.features.sparse == isinstance(x, SparseRows)
         results.append([rest(batch) for batch in loader] + [rest.inference()])
     torch.testing.assert_close(*results)
     full = replace(graph(), x=SparseRows.from_dense(torch.ones(NODES, 12)))
-    loader = ClusterLoader(full, num_parts=4, batch_size=2, method="random", root=None)
+    loader = ClusterLoader(full, num_parts=4, batch_size=2)
     assert not REST(GCN(12, 16, CLASSES, 2), loader).engine.inputs.features.sparse
