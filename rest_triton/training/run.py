@@ -202,8 +202,9 @@ def train(
     kind = model_named(config.model) if model is None else model
     loaded = load_data(config, kind.normalise, named_edges=kind.drops_edges and config.dropout > 0)
     print(loaded.about)
-    rows, width = loaded.x.shape
-    print(describe(loaded.nonzeros, rows, width, config.model, kind.sparse_features))
+    if loaded.nonzeros is not None:
+        rows, width = loaded.x.shape
+        print(describe(loaded.nonzeros, rows, width, config.model, kind.sparse_features))
     path = new_folder(config) if resume is None else resume if checked is None else checked.parent.parent
     began(path)
     print(f"results in {path}", flush=True)
