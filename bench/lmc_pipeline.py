@@ -131,23 +131,29 @@ class _Linear(torch.autograd.Function):
 
 
 class _Blend(torch.autograd.Function):
-    """Blends u with a table, pushes its rows of the batch, and adds a bias: all in place. Backward blends and pushes, too."""
+    """Blends u with a table, pushes its rows of the batch, and adds a bias: all in place. Backward blends and pushes, too.
+
+    last: the bias is added first, for the table of results.
+    """
 
     @staticmethod
     def forward(
-        ctx: Any, u: Tensor, bias: Tensor, table: Tensor, past: Tensor | None, beta: Tensor | float, subgraph: Neighbourhood
-    ) -> Tensor:
+        ctx: Any, u: Tensor, bias: Tensor, table: Tensor, past: Tensor | None, beta: Tensor | float, last: bool,
+        subgraph: Neighbourhood,
+    ) -> Tensor:  # fmt: skip
         ctx.past, ctx.beta, ctx.subgraph = past, beta, subgraph
         ctx.mark_dirty(u)
+        if last:
+            u.add_(bias)
         _mix(u, table, beta, subgraph)
-        return u.add_(bias)
+        return u if last else u.add_(bias)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None, None, None, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         grad = grads[0].contiguous()  # of an activation or a loss: nothing else reads it
         if ctx.past is not None:
             _mix(grad, ctx.past, ctx.beta, ctx.subgraph)
-        return grad, grad[: ctx.subgraph.rows].sum(0), None, None, None, None
+        return grad, grad[: ctx.subgraph.rows].sum(0), None, None, None, None, None
 
 
 def _mix(rows: Tensor, table: Tensor, beta: Tensor | float, subgraph: Neighbourhood) -> None:
@@ -164,8 +170,8 @@ class LMC(PyGAS):
         beta, score: of the blend. fixed: batches are drawn and cut once, as the authors' ``merge_cluster``.
         graph, others: those of :class:`PyGAS`.
 
-    ``histories`` are those of rows before bias and activation, the last one of the results; ``gradients`` those of their
-    gradients, without the first and the last layer.
+    ``histories`` hold rows before bias and activation, the last one results; ``gradients`` hold the gradients of these rows,
+    without the first and the last layer's.
     """
 
     cuts = Neighbourhoods
@@ -191,7 +197,8 @@ class LMC(PyGAS):
 
         def blend(layer: int, u: Tensor, bias: Tensor) -> Tensor:
             past = self.gradients[layer - 1] if 0 < layer <= len(self.gradients) else None
-            blended: Tensor = _Blend.apply(u, bias, self.histories[layer], past, beta, subgraph)
+            last = layer == len(self.histories) - 1
+            blended: Tensor = _Blend.apply(u, bias, self.histories[layer], past, beta, last, subgraph)
             return blended
 
         found: Tensor = self.model(subgraph.x, subgraph.adj, blend, subgraph.rows)

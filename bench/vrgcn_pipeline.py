@@ -71,11 +71,9 @@ class VRGCN:
 
     def _faster(self, width: int) -> tuple[str, str]:
         block = self.cut(self.training[: self.size])[0]
-        rows, columns = block.everything.shape
         parts = block.everything.crow_indices(), block.everything.col_indices(), block.everything.values()
-        everything = Bipartite(*parts, columns, "matmul")
-        everything.__dict__["transposed"] = csr(*(torch.zeros(1, dtype=torch.int32), *parts[1:]), 0, rows)  # has no backward
-        return faster(block.sampled, width), faster(everything, width)
+        everything = Bipartite(*parts, block.everything.shape[1], "matmul")
+        return faster(block.sampled, width), faster(everything, width, backward=False)
 
     def draw(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """(int64[R+1], int64[K]): row pointers of a uniform sample without replacement, and its edges of the graph.
