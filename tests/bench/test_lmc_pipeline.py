@@ -8,13 +8,11 @@ import torch
 from torch import Tensor
 
 from bench import lmc_pipeline, pygas_models
+from bench.bench_epoch import clustered, network
 from bench.lmc_pipeline import LMC
 from bench.vrgcn_pipeline import VRGCN
 from rest_triton.config import Config
 from rest_triton.data.clusters import load_data
-from rest_triton.data.datasets import load
-from rest_triton.data.graph import Graph
-from rest_triton.data.partition import partition
 from rest_triton.history.history import GRADIENT
 from rest_triton.sampling import sample
 from rest_triton.training.trainer import Trainer
@@ -28,21 +26,6 @@ def settings(root: Path, method: str, **changes: Any) -> Config:
         num_layers=3, hidden_channels=16, dropout=0.0, num_parts=PARTS, batch_size=2, partition="random", lr=0.02,
     )  # fmt: skip
     return Config(**(common | dict(method=method) | changes))
-
-
-def permuted(config: Config) -> tuple[Graph, Tensor]:
-    graph = load(config.dataset, config.root)
-    clusters = partition(graph, config.num_parts, method="random", root=config.root)
-    return clusters.apply(graph), clusters.ptr
-
-
-def model_like(trainer: Trainer, kind: type[pygas_models.GCN], graph: Graph) -> pygas_models.GCN:
-    c = trainer.config
-    assert graph.num_classes is not None
-    sizes = graph.num_features, c.hidden_channels, graph.num_classes, c.num_layers
-    model = kind(*sizes, dropout=c.dropout, batch_norm=c.batch_norm)
-    model.load_state_dict(trainer.model.state_dict(), strict=False)
-    return model
 
 
 def same_gradients(ours: torch.nn.Module, theirs: torch.nn.Module) -> None:
@@ -59,8 +42,8 @@ def same_gradients(ours: torch.nn.Module, theirs: torch.nn.Module) -> None:
 def lmc(root: Path, *, beta: float, score: str, **changes: Any) -> tuple[Trainer, LMC]:
     config = settings(root, "lmc-coded", beta=beta, score=score, **changes)
     ours = Trainer(config, load_data(config))
-    graph, ptr = permuted(config)
-    model = model_like(ours, lmc_pipeline.GCN, graph)
+    graph, ptr = clustered(config)
+    model = network(lmc_pipeline.GCN, config, graph, ours.model)
     theirs = LMC(graph, ptr, config.batch_size, model, lr=config.lr, beta=beta, score=score, product="matmul")
     ours.begin()
     theirs.fill()
@@ -111,7 +94,7 @@ def test_lmc_reads_the_tables(tmp_path: Path) -> None:
 
 def test_fixed_batches_are_cut_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = settings(tmp_path, "lmc-coded")
-    graph, ptr = permuted(config)
+    graph, ptr = clustered(config)
     model = lmc_pipeline.GCN(graph.num_features, 16, graph.num_classes or 0, 3, dropout=0.5, batch_norm=True)
     model.joint_norm = True
     theirs = LMC(graph, ptr, 2, model, lr=0.01, fixed=True, product="matmul")
@@ -145,8 +128,10 @@ def test_vrgcn_steps_are_ours_on_the_same_sample(
 ) -> None:
     config = settings(tmp_path, "vrgcn", batch_nodes=40, fanout="3", batch_norm=norm, lr=0.002)
     ours = Trainer(config, load_data(config))
-    graph, _ = permuted(config)
-    theirs = VRGCN(graph, 40, model_like(ours, pygas_models.GCN, graph), lr=config.lr, fanout=3, products=products)
+    graph, _ = clustered(config)
+    theirs = VRGCN(
+        graph, 40, network(pygas_models.GCN, config, graph, ours.model), lr=config.lr, fanout=3, products=products
+    )
     drawn: list[Any] = []
     sampling = sample.sample_neighbours
     monkeypatch.setattr(
@@ -179,7 +164,7 @@ def test_vrgcn_steps_are_ours_on_the_same_sample(
 
 def test_vrgcn_draws_uniformly_without_replacement(tmp_path: Path) -> None:
     config = settings(tmp_path, "vrgcn")
-    graph, _ = permuted(config)
+    graph, _ = clustered(config)
     made = VRGCN(graph, 40, pygas_models.GCN(graph.num_features, 8, graph.num_classes or 0, 3), lr=0.01, fanout=3)
     nodes, rowptr = torch.arange(graph.num_nodes), made.graph.rowptr
     degree, counts = rowptr.diff(), torch.zeros(made.graph.col.numel())
@@ -197,7 +182,7 @@ def test_vrgcn_draws_uniformly_without_replacement(tmp_path: Path) -> None:
 
 def test_vrgcn_epochs_learn(tmp_path: Path) -> None:
     config = settings(tmp_path, "vrgcn")
-    graph, _ = permuted(config)
+    graph, _ = clustered(config)
     model = pygas_models.GCN(graph.num_features, 16, graph.num_classes or 0, 3, dropout=0.5, batch_norm=True)
     made = VRGCN(graph, 40, model, lr=0.01, fanout=3)
     made.fill()
