@@ -3,13 +3,16 @@
 The subgraph of a batch and its halo is cut out and relabelled, without the edges that leave it. Every layer computes all its
 rows; rows of the halo are blended with those of a table, and in backward their gradients with those of another one.
 
-Where torch knows a faster way to the same result, it is taken: the cut is vectorised, and so are the shares of known
-neighbours; all rows of the halo are blended, without a list of those that need it; values and gradients are blended in place;
-rows with and without a gradient for the weights share a product; the subgraph of an undirected graph is its own transpose;
-gradients are scaled where they are smallest, at the weights; the first layer has no table of gradients, which nothing reads.
+Where torch knows a faster way to the same result, it is taken:
 
-The result is that of :mod:`rest_triton.methods.lmc_coded`, whose docstring says where it differs from the authors'. The
-authors' own BatchNorm for arxiv, over batch and halo together, is ``joint_norm``: one pass, and the faster one.
+- Cuts and shares of known neighbours are vectorised, without a thread with a hash map. Features are copied once.
+- The subgraph of an undirected graph is its own transpose.
+- All rows of the halo are blended, without a list of those that need it; values and gradients are blended in place.
+- Rows with and without a gradient for the weights share a product.
+- Gradients are scaled at the weights, not at each layer's rows. The first layer has no table of gradients: nothing reads it.
+
+The result is that of :mod:`rest_triton.methods.lmc_coded`, whose docstring says where it differs from the authors' code. Their
+BatchNorm for arxiv is over batch and halo together: ``joint_norm``, which is also faster.
 """
 
 from dataclasses import dataclass

@@ -159,7 +159,10 @@ class Subgraphs:
         )
 
     def outside_of(self, inside: Sequence[slice | Tensor], columns: Sequence[Tensor]) -> Tensor:
-        """int64[H], ascending: the nodes in ``columns`` that are not inside. Marked in a map of bytes, read off it: no sort."""
+        """int64[H], ascending: the nodes in ``columns`` that are not inside.
+
+        They are marked in a map of bytes and read off it: no sort.
+        """
         for column in columns:
             self.outside.index_fill_(0, column, True)
         for nodes in inside:

@@ -1,12 +1,14 @@
 """VR-GCN's training of a GCN as its authors code it, out of plain torch parts: what epochs of ``vrgcn`` are compared with.
 
-For every layer neighbours are sampled, their rows relabelled, histories of sampled neighbours pulled, and two sparse products
-computed: one over the sample, of rows without their histories, and one over all neighbours, of histories.
+Each layer samples neighbours, relabels them, pulls their histories, and computes two sparse products: one over the sample, of
+rows without their histories, and one over all neighbours, of histories. The features' aggregate is computed once.
 
-Where torch knows a faster way to the same result than the authors take, it is taken: all rows draw at once, instead of one
-after the other; one product over the sample instead of two; histories of all neighbours are multiplied where they are in the
-table, without relabelling and copying them; the faster of torch's products for each of the two. The aggregate of the features
-is computed once, as the authors do.
+Where torch knows a faster way to the same result than the authors take, it is taken:
+
+- All rows draw at once instead of one after the other.
+- There is one product over the sample instead of two.
+- Histories of all neighbours are multiplied where they are in the table, without relabelling and copying them.
+- Each of the two products is the faster one that torch has.
 """
 
 import warnings
