@@ -11,7 +11,7 @@ Where torch knows a faster way to the same result, it is taken:
 - Rows with and without a gradient for the weights share a product.
 - Gradients are scaled at the weights, not at each layer's rows. The first layer has no table of gradients: nothing reads it.
 
-The result is that of :mod:`rest_triton.methods.lmc_coded`, whose docstring says where it differs from the authors' code. Their
+The result is that of :mod:`rest_triton.methods.lmc_coded`. Its docstring says where it differs from the authors' code. Their
 BatchNorm for arxiv is over batch and halo together: ``joint_norm``, which is also faster.
 """
 
