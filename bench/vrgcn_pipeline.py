@@ -1,7 +1,7 @@
 """VR-GCN's training of a GCN as its authors code it, out of plain torch parts: what epochs of ``vrgcn`` are compared with.
 
-Each layer samples neighbours, relabels them, pulls their histories, and computes two sparse products. One is over the sample,
-of rows without their histories; the other is over all neighbours, of histories. The features' aggregate is computed once.
+Each layer samples neighbours, relabels them, pulls histories, and computes two sparse products. One is over the sample, of
+rows without their histories; the other is over all neighbours, of histories. The features' aggregate is computed once.
 
 Where torch knows a faster way to the same result than the authors take, it is taken:
 
