@@ -21,7 +21,7 @@ AUTO = "auto"
 ABOUT = {  # a line of --help for each
     "gas": "reads neighbours outside of a batch from tables of their last embeddings",
     "lmc": "as gas; backward also reads the gradients of these neighbours from tables",
-    "lmc-coded": "lmc as published: computes the neighbours, too, from a part of theirs; not exact",
+    "lmc-coded": "lmc as published: also computes the neighbours, from a part of theirs",
     "graphfm": "as gas; a batch also moves its neighbours' rows in the tables",
     "graphfm-ib": "samples neighbours; averages their sums over steps, in tables",
     "vrgcn": "samples neighbours; corrects their sums by the tables' rows of all neighbours",
@@ -189,6 +189,15 @@ def fanouts_of(config: Any) -> tuple[int, ...]:
             f"{config.num_layers} layers, such as {','.join(['10'] * config.num_layers)}"
         )
     return tuple(int(part) for part in given) * (config.num_layers if len(given) == 1 else 1)
+
+
+def refuse_fanout(config: Any) -> None:
+    """Refuse a given fan-out for a method that reads all neighbours."""
+    if config.base not in SAMPLING:
+        raise UserError(
+            f"fanout is {config.fanout!r}, but method {config.method} reads all neighbours; leave --fanout out, or give "
+            f"--method {', '.join(SAMPLING[:-1])} or {SAMPLING[-1]}"
+        )
 
 
 def refuse_sampling(config: Any) -> None:

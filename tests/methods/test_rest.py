@@ -23,8 +23,8 @@ class Watched:
         self.modes: list[bool] = []
         self.draws: list[int] = []
 
-    def refresh(self, batch: Batch, step: int, *, draw: int, training: bool, backward: bool) -> None:
-        assert not backward
+    def refresh(self, batch: Batch, step: int, *, draw: int, training: bool, running: bool, backward: bool) -> None:
+        assert not backward and not running
         self.refreshed.append(batch)
         self.modes.append(training)
         self.draws.append(draw)

@@ -135,6 +135,16 @@ LIMITS: list[tuple[dict[str, Any], str]] = [
     (dict(beta=-0.1), "beta is -0.1; it must be 0 to 1"),
     (dict(beta=1.5), "beta is 1.5; it must be 0 to 1"),
     (dict(score="line"), "score is 'line': did you mean 'linear'? known are: linear, const, concave, convex, sin"),
+    (dict(ib_momentum=-0.1), "ib_momentum is -0.1; it must be 0 to 1"),
+    (dict(ib_momentum=1.5), "ib_momentum is 1.5; it must be 0 to 1"),
+    (dict(gradient_quantile=-0.1), "gradient_quantile is -0.1; it must be 0 to 1"),
+    (dict(gradient_quantile=1.5), "gradient_quantile is 1.5; it must be 0 to 1"),
+    (dict(stale_steps=-1), "stale_steps is -1; it must be at least 0"),
+    (dict(fanout="ten"), "fanout is 'ten'; it must be a whole number of at least 1, or one for each of the"),
+    (dict(fanout="10,10"), "fanout is '10,10'; it must be a whole number of at least 1, or one for each of the"),
+    (dict(fanout="0"), "fanout is '0'; it must be a whole number of at least 1, or one for each of the"),
+    (dict(method="vrgcn", model="gat"), "method is vrgcn, but model gat does not sum over neighbours; give --method gas"),
+    (dict(method="refresh", edge_dropout=0.5), "edge_dropout is 0.5, but method refresh samples neighbours instead; give"),
     (dict(method="lmc-coded+rest", model="gin"), "method is lmc-coded+rest, but layers of model gin have a ReLU inside, "
                                                  "which incomplete sums get wrong; give --method lmc+rest, or"),
     (dict(method="graphfm", model="gat"), "method is graphfm, but model gat does not sum over neighbours; give"),
@@ -195,11 +205,11 @@ def test_every_limit_is_in_the_table() -> None:
 
 
 def test_a_method_is_a_base_and_what_refreshes_its_tables() -> None:
-    with_tables = ("gas", "lmc", "lmc-coded", "graphfm", "mvs")
-    assert METHODS[:6] == (*with_tables, "full")
-    assert METHODS[6:] == tuple(f"{base}+{rest}" for base in with_tables for rest in ("rest", "rest-is"))
+    with_tables = ("gas", "lmc", "lmc-coded", "graphfm", "graphfm-ib", "vrgcn", "mvs", "refresh")
+    assert METHODS[:9] == (*with_tables, "full")
+    assert METHODS[9:] == tuple(f"{base}+{rest}" for base in with_tables for rest in ("rest", "rest-is"))
     parts = [(config.base, config.rest) for config in (Config(dataset="cora", method=method) for method in METHODS)]
-    assert parts[:6] == [(base, "") for base in METHODS[:6]] and parts[6:8] == [("gas", "rest"), ("gas", "rest-is")]
+    assert parts[:9] == [(base, "") for base in METHODS[:9]] and parts[9:11] == [("gas", "rest"), ("gas", "rest-is")]
     auto = Config(dataset="cora", method="gas+rest", frequency="auto", history="disk", lr=0.5)
     assert auto.by_method("full") == Config(dataset="cora", method="full", lr=0.5)
 
@@ -249,6 +259,7 @@ def test_recipes_that_are_wrong(text: str, message: str, tmp_path: Path) -> None
         (["cora"], 2, "cora comes after no flag; --help lists them"),
         (["--dataset", "cora", "--epochs", "x"], 1, "epochs is 'x'; it must be a whole number"),
         (["--dataset", "cora", "--batch-size", "41"], 1, "batch_size is 41, and there are 40 clusters"),
+        (["--dataset", "cora", "--fanout", "5"], 1, "fanout is '5', but method gas reads all neighbours; leave --fanout"),
         (["--dataset", "cora", "--model", "gcnn"], 1, "model is 'gcnn': did you mean 'gcn'? known are: gcn, "),
         (["--recipe", "cora"], 1, "'cora' is neither a recipe nor a file: did you mean 'cora_"),
         (["--recipe", "."], 1, "'.' is neither a recipe nor a file: known are: amazon"),
@@ -274,7 +285,8 @@ def test_one_line_and_no_traceback(arguments: list[str], code: int, message: str
         (dict(refresh_order="oldest", refresh_mode="eval", method="gas+rest-is"),
          ["--refresh-order changes nothing: it belongs to method NAME+rest, and method is gas+rest-is"]),
         (dict(dtype="bfloat16", method="full"),
-         ["--dtype changes nothing: it belongs to method gas or lmc or lmc-coded or graphfm or mvs, and method is full"]),
+         ["--dtype changes nothing: it belongs to method gas or lmc or lmc-coded or graphfm or graphfm-ib or vrgcn "
+          "or mvs or refresh, and method is full"]),
         (dict(gradient_frequency=0, method="gas+rest"),
          ["--gradient-frequency changes nothing: it belongs to method lmc+rest or lmc-coded+rest, and method is gas+rest"]),
         (dict(theta=1.0, alpha=0.2, model="appnp"),
