@@ -59,14 +59,15 @@ def judge(bench: Bench, what: str, found: float, *, most: float | None = None, l
 
 @dataclass
 class Reads:
-    """The edges that the aggregates of an epoch's forwards read.
+    """The edges that the aggregates of an epoch's forwards read, and the rows that its layers compute.
 
     Args:
-        sampled: neighbours in samples. everything: neighbours in sums over whole neighbourhoods.
+        sampled: neighbours in samples. everything: neighbours in sums over whole neighbourhoods. rows: of all layers.
     """
 
     sampled: int = 0
     everything: int = 0
+    rows: int = 0
 
 
 def counted(trainer: Trainer) -> tuple[Callable[[], object], Reads]:
@@ -78,6 +79,7 @@ def counted(trainer: Trainer) -> tuple[Callable[[], object], Reads]:
     def prepared(engine: Engine, batch: Batch, step: int, **options: Any) -> Batch:
         made = prepare(engine, batch, step, **options)
         assert made.samples is not None and made.counts is not None
+        reads.rows += sum(made.counts[1:])
         for layer, sample in enumerate(made.samples):
             if sample is None:
                 continue
@@ -88,7 +90,7 @@ def counted(trainer: Trainer) -> tuple[Callable[[], object], Reads]:
         return made
 
     def epoch() -> None:
-        reads.sampled = reads.everything = 0
+        reads.sampled = reads.everything = reads.rows = 0
         run()
 
     method.prepare = prepared  # type: ignore[method-assign]
@@ -145,14 +147,14 @@ def bench_methods(bench: Bench, batch_size: int) -> None:
     )
 
     edges = (config.num_layers - 1) * loaded.adj.num_edges  # the first aggregate is computed once
-    per_edge = best["gas"] / edges
-    bench.lines.append(f"{'':18}gas: {edges:,} edges, {1e9 * per_edge:.0f} ns each")
+    rows, per_edge = config.num_layers * loaded.adj.num_nodes, best["gas"] / edges
+    bench.lines.append(f"{'':18}gas: {rows:,} rows, {edges:,} edges, {1e9 * per_edge:.0f} ns each")
     for name, read in reads.items():
         both = read.sampled + read.everything
         if name in ("vrgcn", "refresh"):
             judge(bench, f"{name}: time per edge read, of gas", best[name] / both / per_edge, most=PER_EDGE_MOST)
         bench.lines.append(
-            f"{'':18}{name}: {read.sampled:,} sampled edges, {read.everything:,} of all neighbours; per sampled edge alone "
+            f"{'':18}{name}: {read.rows:,} rows, {read.sampled:,} sampled edges, {read.everything:,} of all neighbours; per sampled edge alone "
             f"{best[name] / read.sampled / per_edge:.2f} of gas"
         )
 

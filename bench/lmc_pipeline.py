@@ -97,6 +97,7 @@ class GCN(pygas_models.GCN):
     def forward(self, x: Tensor, adj: Bipartite, blend: Any, rows: int = 0) -> Tensor:
         if self.drop_input:
             x = F.dropout(x, self.dropout, self.training)
+        conv: Any
         for layer, conv in enumerate(self.convs):
             h: Tensor = blend(layer, _Linear.apply(adj @ x, conv.lin.weight, rows), conv.bias)
             if layer < len(self.widths):
@@ -108,11 +109,11 @@ class GCN(pygas_models.GCN):
         if not self.batch_norm:
             return h.relu_()
         bn: Any = self.bns[layer]
-        outside, moments = h[rows:], (bn.running_mean, bn.running_var)
-        of_batch = outside.shape[0] > 1  # one row has no variance
-        outside = F.batch_norm(
-            outside, *((None, None) if of_batch else moments), bn.weight.detach(), bn.bias.detach(), of_batch, eps=bn.eps
-        )
+        outside, scale, shift = h[rows:], bn.weight.detach(), bn.bias.detach()
+        if outside.shape[0] > 1:
+            outside = F.batch_norm(outside, None, None, scale, shift, True, eps=bn.eps)
+        else:  # one row has no variance
+            outside = F.batch_norm(outside, bn.running_mean, bn.running_var, scale, shift, False, eps=bn.eps)
         return torch.cat([bn(h[:rows]), outside]).relu_()
 
 

@@ -78,10 +78,12 @@ def test_edges_that_samples_read(method: str, tmp_path: Path) -> None:
     adj = made.loaded.adj
     assert made.loaded.graph.train_mask is not None
     rows, edges = torch.nonzero(made.loaded.graph.train_mask).squeeze(1), 0
+    computed = len(rows)
     for _ in range(2):
         edges += int((adj.rowptr[rows + 1] - adj.rowptr[rows]).sum())
         rows = torch.cat([rows, Batch(adj.num_nodes, nodes=rows).halo(adj)])
-    assert (reads.sampled, reads.everything) == (edges, 0)  # complete samples need no other sum
+        computed += len(rows)
+    assert (reads.sampled, reads.everything, reads.rows) == (edges, 0, computed)  # complete samples need no other sum
     few = Trainer(config.changed(fanout="1"), made.loaded)
     epoch, reads = bench_methods.counted(few)
     epoch()
