@@ -154,8 +154,8 @@ def bench_methods(bench: Bench, batch_size: int) -> None:
         if name in ("vrgcn", "refresh"):
             judge(bench, f"{name}: time per edge read, of gas", best[name] / both / per_edge, most=PER_EDGE_MOST)
         bench.lines.append(
-            f"{'':18}{name}: {read.rows:,} rows, {read.sampled:,} sampled edges, {read.everything:,} of all neighbours; per sampled edge alone "
-            f"{best[name] / read.sampled / per_edge:.2f} of gas"
+            f"{'':18}{name}: {read.rows:,} rows, {read.sampled:,} sampled edges, {read.everything:,} of all neighbours; "
+            f"per sampled edge alone {best[name] / read.sampled / per_edge:.2f} of gas"
         )
 
 
