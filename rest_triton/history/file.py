@@ -94,7 +94,7 @@ def _describe(store: "History") -> dict[str, Any]:
         "widths": list(store.widths),
         "dtype": str(store.dtype).removeprefix("torch."),
         "fingerprint": store.fingerprint,
-    }
+    } | {f"{kind}_widths": [t.rows.shape[1] for t in tables] for kind, tables in store.kinds.items() if kind != "input"}
 
 
 def _tensors(store: "History") -> Iterator[Tensor]:

@@ -147,9 +147,9 @@ class History:
         )
         return buffer
 
-    def read(self, table: int, nodes: Tensor) -> Tensor:
+    def read(self, table: int, nodes: Tensor, *, kind: str = INPUT) -> Tensor:
         """float32 [K, D]: a copy of the rows of ``nodes``, int64[K], after all work that was submitted before."""
-        source = self.pull(table, nodes)
+        source = self.pull(table, nodes, kind=kind)
 
         def copy() -> Tensor:
             if source.in_place:
@@ -169,20 +169,24 @@ class History:
             self._buffers[key] = kept
         return Rows(kept.rows[:count], kept.resource)
 
-    def stamp(self, table: int, *, kind: str = INPUT) -> Tensor:
-        """int32[N]: a copy of the steps at which the rows were last written, -1 if never."""
+    def stamp(self, table: int, nodes: Tensor | None = None, *, kind: str = INPUT) -> Tensor:
+        """int32[N]: a copy of the steps at which the rows were last written, -1 if never. int32[K] with ``nodes``."""
         source = self.kinds[kind][table]
-        return self.streams.submit(self.streams.current, source.stamp.clone, reads=[source.resource])
+
+        def copy() -> Tensor:
+            if nodes is None:
+                return source.stamp.clone()
+            return source.stamp[nodes.to(source.stamp.device)].to(nodes.device)
+
+        return self.streams.submit(self.streams.current, copy, reads=[source.resource])
 
     def ages(self, table: int, step: int, rows: Tensor | None = None) -> Ages:
         """The age of all rows, or of those of ``rows``."""
-        stamp = self.stamp(table)
-        return ages(stamp if rows is None else stamp[rows.to(stamp.device)], step)
+        return ages(self.stamp(table, rows), step)
 
     def refuse_unwritten(self, table: int, rows: Tensor) -> None:
         """Raise ValueError if one of ``rows`` was never written. It is a check for debug mode."""
-        stamp = self.stamp(table)
-        count = int((stamp[rows.to(stamp.device)] == NEVER).sum())
+        count = int((self.stamp(table, rows) == NEVER).sum())
         if count:
             raise ValueError(
                 f"{count} of {rows.numel()} rows that are read from table {table} were never written; fill the tables first"

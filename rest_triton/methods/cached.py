@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from ..history.age import NEVER
-from ..history.history import INPUT
 from ..nn.context import Context
 from ..nn.model import HistoryGNN
 from ..ops import history_spmm
@@ -34,57 +33,50 @@ class Cached(SampledMethod):
         """The cache is empty at first."""
 
     def first_table(self, model: HistoryGNN) -> int:
-        return model.num_layers - 1
-
-    def tables(self, model: HistoryGNN) -> dict[str, list[int]]:
-        return {INPUT: model.history_dims[-1:]}
+        return max(super().first_table(model), model.num_layers - 1)
 
     def prepare(self, engine: Engine, batch: Batch, step: int, *, draw: int = 0, refreshing: bool = False) -> Batch:
-        stamp = self._stamps(engine)
-        if refreshing and batch.clusters:
-            batch = self._oldest(stamp, batch, step)
-        known = None if refreshing else partial(self._valid, stamp, step)
-        return self.sampled(engine, batch, step, draw=draw, refreshing=refreshing, known=known)
+        if refreshing:
+            batch = self._oldest(engine, batch, step) if batch.clusters else batch
+            return self.sampled(engine, batch, step, draw=draw, refreshing=True)
+        return self.sampled(engine, batch, step, draw=draw, refreshing=False, known=partial(self._kept, engine, step))
 
-    def _stamps(self, engine: Engine) -> Tensor | None:
-        return engine.history.stamp(0) if engine.history.tables else None
-
-    def _valid(self, stamp: Tensor | None, step: int, nodes: Tensor) -> Tensor:
-        """bool, shaped like ``nodes``: whether they are in the cache at a step."""
-        if stamp is None or self.config.stale_steps == 0:
+    def _kept(self, engine: Engine, step: int, nodes: Tensor) -> Tensor:
+        """bool[K]: whether nodes are in the cache at a step."""
+        if not engine.history.tables or self.config.stale_steps == 0:
             return torch.zeros_like(nodes, dtype=torch.bool)
-        written = stamp[nodes.to(stamp.device)].to(nodes.device)
-        return (written != NEVER) & (step - written <= self.config.stale_steps)
+        return self._valid(engine.history.stamp(0, nodes), step)
 
-    def _oldest(self, stamp: Tensor | None, batch: Batch, step: int) -> Batch:
-        """The cached rows with the oldest stamps, as many as the batch has nodes."""
-        nodes = torch.arange(self.num_nodes, device=self.device)
-        kept = nodes[self._valid(stamp, step, nodes)]
-        if stamp is not None:
-            order = stamp[kept.to(stamp.device)].to(kept.device).argsort(stable=True)
-            kept = kept[order[: len(batch)]]
+    def _valid(self, stamp: Tensor, step: int) -> Tensor:
+        return (stamp != NEVER) & (step - stamp <= self.config.stale_steps)
+
+    def _oldest(self, engine: Engine, batch: Batch, step: int) -> Batch:
+        """The cached rows with the oldest stamps before this step's, as many as the batch has nodes."""
+        if not engine.history.tables:
+            return Batch(self.num_nodes, nodes=batch.rows[:0], device=batch.rows.device)
+        stamp = engine.history.stamp(0).to(batch.rows.device)
+        kept = torch.nonzero(self._valid(stamp, step) & (stamp < step)).squeeze(1)
+        kept = kept[stamp[kept].argsort(stable=True)[: len(batch)]]
         return Batch(self.num_nodes, nodes=kept, device=kept.device)
 
     def aggregate(self, ctx: Context, **mix: Any) -> Tensor:
-        sample = ctx.sample
-        if sample is None or ctx.layer < ctx.num_layers - 1 or not torch.is_grad_enabled() or not ctx.h.requires_grad:
-            return ctx.aggregate(**mix)
-        x = ctx._input()
-        x = x.view_as(x)  # a view, whose gradient is that of the last layer alone, or more where the layer reads x again
-        z = ctx.aggregate(x, **mix)
-        reverse, outside = sample.adj.reverse, sample.outside
+        sample, x, z = ctx.sample, ctx._input(), ctx.aggregate(**mix)
+        if sample is None or sample.outside is None or not x.requires_grad or not ctx.recording:
+            return z  # not the last layer, or without backward
+        reverse, hits = sample.adj.reverse, sample.outside.numel()
         scale = 1.0 - mix.get("alpha", 0.0) * (mix.get("residual") is not None)
-
-        def of_cached(grad: Tensor) -> None:
-            if outside is not None and outside.numel() and reverse is not None:
-                rows = torch.arange(reverse.num_nodes - outside.numel(), reverse.num_nodes, device=grad.device)
-                ctx.kept[HITS] = scale * history_spmm(reverse, rows, sample.row_position, grad.contiguous()).norm(dim=1)
 
         def of_computed(grad: Tensor) -> None:
             ctx.kept[NORMS] = grad.norm(dim=1)
 
-        z.register_hook(of_cached)
-        x.register_hook(of_computed)
+        def of_cached(grad: Tensor) -> None:
+            assert reverse is not None, "a sample for training has its reverse"
+            rows = torch.arange(reverse.num_nodes - hits, reverse.num_nodes, device=grad.device)
+            ctx.kept[HITS] = scale * history_spmm(reverse, rows, sample.row_position, grad.contiguous()).norm(dim=1)
+
+        x.register_hook(of_computed)  # which sees the sum over all uses of x
+        if hits:
+            z.register_hook(of_cached)
         return z
 
     def after_forward(self, ctx: Context) -> None:
@@ -94,11 +86,9 @@ class Cached(SampledMethod):
     def after_backward(self, ctx: Context) -> None:
         if NORMS not in ctx.kept or not ctx.unrecorded or ctx.batch.samples is None:
             return
-        (_, rows, h), sample = ctx.unrecorded[-1], ctx.batch.samples[-1]
-        computed = ctx.kept[NORMS]
+        (_, rows, h), sample, computed = ctx.unrecorded[-1], ctx.batch.samples[-1], ctx.kept[NORMS]
         cached = ctx.kept.get(HITS, computed[:0])
-        both = torch.cat([computed, cached])
-        limit = _quantile(both, self.config.gradient_quantile)
+        limit = _quantile(torch.cat([computed, cached]), self.config.gradient_quantile)
         admitted = computed < limit
         batch = Batch(self.num_nodes, nodes=rows.rows[admitted], device=rows.rows.device)
         ctx.history.push(0, batch, h[admitted], ctx.step)
