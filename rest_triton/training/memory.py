@@ -199,7 +199,8 @@ class Run:
 
 def tables(s: Config, model: Family) -> list[Table]:
     """The tables of a run. Full batches have none, and encoded features have none if the input is exact."""
-    widths = [] if s.base == "full" else model.tables[-1:] if s.base == "refresh" else model.tables[s.input == "exact" :]
+    widths = [] if s.base == "full" else model.tables[s.input == "exact" :]
+    widths = widths[-1:] if s.base == "refresh" else widths
     return [Table(width, s.dtype, s.history) for width in widths]
 
 
@@ -258,10 +259,12 @@ def _far(run: Run) -> Iterator[Array]:
         2 * 5 * width * max(fetched, item * run.halo) // 4,
         "two, of a guessed halo's rows and a quarter more",
     )
-    held = item * run.halo * sum(t.width for t in run.tables) * (run.s.rest == "rest-is")
+    held = item * run.halo * sum(t.width for t in run.tables) * (run.s.rest == "rest-is" and run.s.base not in SAMPLING)
     yield Array("refreshed halo", run.here, 5 * held // 4, "rows of all tables, a quarter more")
     read = item * run.halo * sum(t.width for t in run.gradients) * (1 + (run.s.gradient_frequency > 0))
     yield Array("gradients of the halo", run.here, 5 * read // 4, "rows of all gradient tables, a quarter more")
+    averages = item * run.rows * sum(t.width for t in run.tables) * (run.s.base == "graphfm-ib")
+    yield Array("averages of a batch", run.here, 5 * averages // 4, "rows of all tables, a quarter more")
     yield Array("rows of a piece", run.here, 2 * width * fetched, "and of its guessed halo, while they are read", "exact")
     waiting = WAITING if run.s.history == "disk" else 1
     yield Array("rows to be written", "host", waiting * 4 * piece * width, "copies that wait", "exact")
