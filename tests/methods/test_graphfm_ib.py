@@ -55,7 +55,8 @@ def forward(run: Run, nodes: Tensor, step: int) -> Tensor:
 
 def exact_aggregates(run: Run) -> list[Tensor]:
     """Those of the layers with tables, for all nodes."""
-    full, made = Run(full_name(run), method="full", dropout=0.0), list[Tensor]()
+    name = run.config.model + "-linear" * run.config.linear
+    full, made = Run(name, method="full", dropout=0.0, num_layers=run.config.num_layers), list[Tensor]()
     full.model.load_state_dict(run.model.state_dict())
 
     def aggregate(ctx: Context, **mix: Any) -> Tensor:
@@ -63,13 +64,10 @@ def exact_aggregates(run: Run) -> list[Tensor]:
         return ctx.aggregate(**mix)
 
     full.trainer.method.aggregate = aggregate  # type: ignore[method-assign]
+    full.trainer.method.transforms_first = lambda *of: False  # type: ignore[method-assign]
     full.engine.forward(full.batch(), 1)
     full.engine.leave()
     return made[len(made) - len(run.history.kinds[AGGREGATE]) :]
-
-
-def full_name(run: Run) -> str:
-    return run.config.model + "-linear" * run.config.linear
 
 
 @pytest.mark.parametrize("model", [*MODELS, "gcn-norm"])
@@ -113,7 +111,9 @@ def drawn(run: Run, sums: list[tuple[int, Tensor]], draws: int, *, same: bool = 
 def off(found: Tensor, exact: Tensor) -> Tensor:
     """How far means over draws are from the truth, in standard errors. Those of averages over steps are the draws'."""
     z, e = found
-    return (e.mean(0) - exact) / (z.std(0) / len(z) ** 0.5)
+    varies = z.std(0) > 1e-6
+    torch.testing.assert_close(e.mean(0)[~varies], exact[~varies], rtol=1e-4, atol=1e-5)  # a ReLU made all rows zero
+    return ((e.mean(0) - exact) / (z.std(0) / len(z) ** 0.5))[varies]
 
 
 @pytest.mark.parametrize("model", ["gcn-linear", "appnp", "gcnii"])
@@ -142,10 +142,10 @@ def test_what_a_step_writes(model: str, far: bool, momentum: float, sums: list[t
     first, known, blended = run.model.num_layers - len(averages(run)), 0, 0
     for step in (1, 2, 3):
         before, stamps = averages(run), [table.stamp.clone() for table in run.history.kinds[AGGREGATE]]
-        (batch,) = next(run._batches)
+        (targets,) = next(run._batches)
+        batch = run.trainer.method.prepare(run.engine, targets, step)
         sums.clear()
-        batch = run.trainer.method.prepare(run.engine, batch, step)
-        run.trainer.update([batch])
+        run.trainer.update([targets])
         assert batch.counts is not None
         for (layer, z), table in zip(sums, run.history.kinds[AGGREGATE], strict=True):
             number, rows = layer - first, batch.rows[: batch.counts[layer + 1]]
@@ -157,7 +157,7 @@ def test_what_a_step_writes(model: str, far: bool, momentum: float, sums: list[t
             stamps[number][rows] = step
             assert torch.equal(table.stamp, stamps[number])
             known, blended = known + int(new.sum()), blended + int((~new).sum())
-    assert known > 50 and blended > 50
+    assert known > 50 and blended > 30
 
 
 def test_gradients_flow_through_the_sampled_part() -> None:
@@ -187,6 +187,7 @@ def test_a_refresh_blends_the_averages_of_its_rows(model: str, sums: list[tuple[
     tables = {id(t) for table in run.history.all_tables for t in (table.rows, table.stamp)}
     others = [t.clone() for t in run.results() if id(t) not in tables]
     before, batch = averages(run), run.batch(1)
+    new = run.history.kinds[AGGREGATE][-1].stamp[batch.rows] == -1
     sums.clear()
     run.engine.refresh(batch, 4)
     assert all(map(torch.equal, others, [t for t in run.results() if id(t) not in tables]))
@@ -195,8 +196,10 @@ def test_a_refresh_blends_the_averages_of_its_rows(model: str, sums: list[tuple[
         written = table.stamp == 4
         assert written[batch.rows].all() and torch.equal(table.rows[~written], old[~written])
         assert (table.rows[batch.rows] != old[batch.rows]).any()
-    last = before[-1][batch.rows]
-    torch.testing.assert_close(averages(run)[-1][batch.rows], 0.7 * sums[-1][1] + 0.3 * last, rtol=1e-5, atol=1e-6)
+    z = sums[-1][1]
+    expected = torch.where(new[:, None], z, 0.7 * z + 0.3 * before[-1][batch.rows])
+    torch.testing.assert_close(averages(run)[-1][batch.rows], expected, rtol=1e-5, atol=1e-6)
+    assert 0 < int(new.sum()) < len(batch)
 
 
 @pytest.mark.parametrize("model", ["appnp", "gcnii"])
