@@ -22,7 +22,7 @@ class Cached(SampledMethod):
 
     The cache is a table. A row is in it if it was written, by a step at most ``stale_steps`` ago. After backward, the
     ``gradient_quantile`` of the norms of the gradients of all rows that the last layer has read is a limit. Computed rows
-    below it are written. Cached rows that are not below it leave the cache. Targets are always computed.
+    below it are written. Rows that are not below it are not in the cache afterwards. Targets are always computed.
 
     REST recomputes the oldest rows of the cache, as many as a batch has nodes. REST-IS recomputes those that a batch reads.
     """
@@ -92,8 +92,9 @@ class Cached(SampledMethod):
         admitted = computed < limit
         batch = Batch(self.num_nodes, nodes=rows.rows[admitted], device=rows.rows.device)
         ctx.history.push(0, batch, h[admitted], ctx.step)
-        if sample is not None and sample.outside is not None and cached.numel():
-            self._evict(ctx, sample.outside[cached >= limit])
+        assert sample is not None and sample.outside is not None, "norms are of a sampled layer"
+        evicted = rows.rows[~admitted]
+        self._evict(ctx, torch.cat([evicted, sample.outside[cached >= limit]]) if cached.numel() else evicted)
 
     def _evict(self, ctx: Context, nodes: Tensor) -> None:
         table = ctx.history.tables[0]
