@@ -172,7 +172,9 @@ def test_with_frozen_weights_hits_change_no_forward(model: str) -> None:
         torch.testing.assert_close(ours.engine.forward(batch, step).detach(), exact[targets.rows], rtol=1e-4, atol=1e-5)
         ours.engine.leave()
         assert [float(x) for x in ours.trainer.update([targets])] == pytest.approx(expected.losses(1), rel=1e-6)
-        same = [torch.allclose(a, b, rtol=1e-3) for a, b in zip(gradients(ours.model), gradients(expected.model), strict=True)]
+        same = [
+            torch.allclose(a, b, rtol=1e-3) for a, b in zip(gradients(ours.model), gradients(expected.model), strict=True)
+        ]
         assert all(same) == (hits(batch).numel() == 0)
         seen += hits(batch).numel()
     assert seen > 50
@@ -250,7 +252,7 @@ def test_quantiles() -> None:
 @pytest.mark.parametrize("model", MODELS)
 def test_hits_save_work(model: str) -> None:
     """Their neighbours are neither sampled nor computed: with all neighbours fields become smaller."""
-    run = Run(model, **(ALL | dict(stale_steps=1000, fanout="6")))
+    run = Run(model, **(ALL | dict(stale_steps=1000, fanout="3")), num_layers=3)
     watched, sizes = Watched(run), list[list[int]]()
     for _ in range(10):
         batch, _ = watched.step()
@@ -258,7 +260,8 @@ def test_hits_save_work(model: str) -> None:
         if batch.counts[-1] == 12:  # not the last one of an epoch
             sizes.append(list(batch.counts))
     assert len(sizes) > 6
-    assert all(late < 0.7 * early for late, early in zip(sizes[-1][:-1], sizes[0][:-1], strict=True))
+    assert all(late < 0.8 * early for late, early in zip(sizes[-1][:-1], sizes[0][:-1], strict=True))
+    assert sizes[-1][-2] < 0.5 * sizes[0][-2]
 
 
 # Refreshes.
@@ -312,7 +315,9 @@ def test_rest_is_recomputes_the_rows_that_a_batch_hits(model: str) -> None:
 
 
 def test_refreshes_change_losses() -> None:
-    losses = {method: Run("gcn", **(CACHE | dict(method=f"refresh{method}"))).losses(9) for method in ("", "+rest", "+rest-is")}
+    losses = {
+        method: Run("gcn", **(CACHE | dict(method=f"refresh{method}"))).losses(9) for method in ("", "+rest", "+rest-is")
+    }
     assert len({tuple(of) for of in losses.values()}) == 3
     none = Run("gcn", **(CACHE | dict(method="refresh+rest")))
     none.trainer.refresh.frequency.count = 0  # type: ignore[attr-defined]
@@ -392,9 +397,15 @@ def refusals() -> Iterator[tuple[dict[str, Any], str]]:
         yield dict(model=model), f"method is refresh, but model {model} does not sum over neighbours"
     yield dict(edge_dropout=0.1), "edge_dropout is 0.1, but method refresh samples neighbours instead"
     yield dict(history_dropout=True), "rows that method refresh reads from tables have no dropout"
-    yield dict(eval_updates_history=True), "method refresh writes rows where it trains alone; leave --eval-updates-history out"
+    yield (
+        dict(eval_updates_history=True),
+        "method refresh writes rows where it trains alone; leave --eval-updates-history out",
+    )
     rest = dict(method="refresh+rest")
-    yield rest | dict(refresh_batch="full"), "refresh_batch is full, but method refresh.rest writes rows where it trains alone"
+    yield (
+        rest | dict(refresh_batch="full"),
+        "refresh_batch is full, but method refresh.rest writes rows where it trains alone",
+    )
     yield rest | dict(frequency="auto"), "frequency is auto, but method refresh.rest refreshes the oldest rows of a cache"
     yield dict(gradient_quantile=1.5), "gradient_quantile is 1.5; it must be 0 to 1"
     yield dict(stale_steps=-1), "stale_steps is -1; it must be at least 0"
