@@ -27,6 +27,7 @@ from .methods.options import (
     RefreshOptions,
     TableOptions,
     fanouts_of,
+    refuse_fanout,
     refuse_gradients,
     refuse_method,
     refuse_model,
@@ -351,4 +352,7 @@ def from_flags(flags: Mapping[str, Any]) -> tuple[Config, str | None]:
         recipe = recipe_for(given.get("dataset", ""), given.get("model", "gcn"))
     elif recipe == "none":
         recipe = None
-    return Config.of(recipe, **given), recipe
+    config = Config.of(recipe, **given)
+    if "fanout" in given:
+        refuse_fanout(config)
+    return config, recipe

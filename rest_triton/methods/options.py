@@ -192,6 +192,15 @@ def fanouts_of(config: Any) -> tuple[int, ...]:
     return tuple(int(part) for part in given) * (config.num_layers if len(given) == 1 else 1)
 
 
+def refuse_fanout(config: Any) -> None:
+    """Refuse a given fan-out for a method that reads all neighbours."""
+    if config.base not in SAMPLING:
+        raise UserError(
+            f"fanout is {config.fanout!r}, but method {config.method} reads all neighbours; leave --fanout out, or give "
+            f"--method {', '.join(SAMPLING[:-1])} or {SAMPLING[-1]}"
+        )
+
+
 def refuse_sampling(config: Any) -> None:
     """Refuse fan-outs that are no numbers, and options that sampled neighbours do not have."""
     fanouts_of(config)

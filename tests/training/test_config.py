@@ -259,6 +259,7 @@ def test_recipes_that_are_wrong(text: str, message: str, tmp_path: Path) -> None
         (["cora"], 2, "cora comes after no flag; --help lists them"),
         (["--dataset", "cora", "--epochs", "x"], 1, "epochs is 'x'; it must be a whole number"),
         (["--dataset", "cora", "--batch-size", "41"], 1, "batch_size is 41, and there are 40 clusters"),
+        (["--dataset", "cora", "--fanout", "5"], 1, "fanout is '5', but method gas reads all neighbours; leave --fanout"),
         (["--dataset", "cora", "--model", "gcnn"], 1, "model is 'gcnn': did you mean 'gcn'? known are: gcn, "),
         (["--recipe", "cora"], 1, "'cora' is neither a recipe nor a file: did you mean 'cora_"),
         (["--recipe", "."], 1, "'.' is neither a recipe nor a file: known are: amazon"),

@@ -72,6 +72,25 @@ LEARNING_RATE = Study(
 )  # fmt: skip
 
 
+def _statistics(base: Base) -> Cases:
+    norms, cases = dict(batch={}, running=dict(refresh_norm="running"), eval=dict(refresh_mode="eval")), Cases()
+    for dropped in base.axis("history_dropout", (False, True)):
+        also = ", rows dropped" if dropped else ""
+        cases[f"GAS{also}",] = dict(method="gas", history_dropout=dropped)
+        for name, method in {"REST": "gas+rest", "REST-IS": "gas+rest-is"}.items():
+            for norm, settings in norms.items():
+                cases[f"{name}, {norm}{also}",] = dict(method=method, history_dropout=dropped) | settings
+    return cases
+
+
+STATISTICS = Study(
+    "statistics", "BatchNorm of refreshes (batch, running, eval), and dropout of the rows that are read from tables",
+    ("method",), _statistics, columns("val", "test", "late", "stale_test", "error", "epoch_seconds"),
+    lambda results: draw([along(results, "method", name) for name in ("test", "late", "error")]),
+    seeds=(5, 1), epochs=(20, 8), settings=dict(error_every=4), reference=lambda labels: dict(method=GAS),
+)  # fmt: skip
+
+
 def _accumulation(base: Base) -> Cases:
     cases = Cases({(GAS,): dict(method="gas")})
     for f in base.axis("frequency", (1, 3), (1,)):
