@@ -234,8 +234,8 @@ def _refuse_exact_passes(config: Any) -> None:
         )
     if config.rest == "rest" and config.refresh_batch == "full":
         raise UserError(
-            f"refresh_batch is full, but method {config.method} writes rows where it trains alone; give --refresh-batch same "
-            "or half"
+            f"refresh_batch is full, but method {config.method} writes rows where it trains alone; give "
+            "--refresh-batch same or half"
         )
     if config.base == "refresh" and config.frequency == AUTO:
         raise UserError(
