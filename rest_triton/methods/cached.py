@@ -1,11 +1,14 @@
 """Refresh (Huang et al., 2023, FreshGNN): sampled neighbours, and a cache of embeddings with small gradients."""
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ..config import Config
+from ..data.graph import Graph
 from ..history.age import NEVER
 from ..nn.context import Context
 from ..nn.model import HistoryGNN
@@ -13,6 +16,7 @@ from ..ops import history_spmm
 from ..sampling.batch import Batch
 from .engine import Engine
 from .sampling import SampledMethod
+from .slots import NONE, Slots
 
 NORMS, HITS = "gradient norms of the computed rows", "gradient norms of the cached rows"
 
@@ -24,13 +28,31 @@ class Cached(SampledMethod):
     ``gradient_quantile`` of the norms of the gradients of all rows that the last layer has read is a limit. Computed rows
     below it are written. Rows that are not below it are not in the cache afterwards. Targets are always computed.
 
+    With ``cache_rows`` the table has so many rows, which nodes get in turn (:class:`Slots`). If a step has more rows to
+    write, it writes those with the smallest gradients.
+
     REST recomputes the oldest rows of the cache, as many as a batch has nodes. REST-IS recomputes those that a batch reads.
     """
 
     records_late, fills = True, False
 
+    def __init__(self, config: Config, ptr: Tensor, device: str, graph: Graph | None = None) -> None:
+        super().__init__(config, ptr, device, graph)
+        self.slots: Slots | None = None
+        self._empty()
+
+    def _empty(self) -> None:
+        if self.table_rows is not None:
+            self.slots = Slots(self.num_nodes, self.table_rows, self.device)
+
+    @property
+    def table_rows(self) -> int | None:
+        rows = min(self.config.cache_rows, self.num_nodes)
+        return rows or None
+
     def begin(self, engine: Engine, step: int) -> None:
         """The cache is empty at first."""
+        self._empty()
 
     def first_table(self, model: HistoryGNN) -> int:
         return max(super().first_table(model), model.num_layers - 1)
@@ -39,13 +61,23 @@ class Cached(SampledMethod):
         if refreshing:
             batch = self._oldest(engine, batch, step) if batch.clusters else batch
             return self.sampled(engine, batch, step, draw=draw, refreshing=True)
-        return self.sampled(engine, batch, step, draw=draw, refreshing=False, known=partial(self._kept, engine, step))
+        known = partial(self._kept, engine, step)
+        made, slots = self.sampled(engine, batch, step, draw=draw, refreshing=False, known=known), self.slots
+        sample = None if made.samples is None else made.samples[-1]
+        if slots is None or made.samples is None or sample is None or sample.outside is None:
+            return made
+        nodes = sample.outside
+        sample = replace(sample, slots=slots.read(engine.streams, lambda: slots.of(nodes)))
+        return replace(made, samples=(*made.samples[:-1], sample))
 
     def _kept(self, engine: Engine, step: int, nodes: Tensor) -> Tensor:
         """bool[K]: whether nodes are in the cache at a step."""
         if not engine.history.tables or self.config.stale_steps == 0:
             return torch.zeros_like(nodes, dtype=torch.bool)
-        return self._valid(engine.history.stamp(0, nodes), step)
+        if (slots := self.slots) is None:
+            return self._valid(engine.history.stamp(0, nodes), step)
+        places = slots.read(engine.streams, lambda: slots.of(nodes))
+        return (places != NONE) & self._valid(engine.history.stamp(0, places.clamp(min=0)), step)
 
     def _valid(self, stamp: Tensor, step: int) -> Tensor:
         return (stamp != NEVER) & (step - stamp <= self.config.stale_steps)
@@ -57,6 +89,8 @@ class Cached(SampledMethod):
         stamp = engine.history.stamp(0).to(batch.rows.device)
         kept = torch.nonzero(self._valid(stamp, step) & (stamp < step)).squeeze(1)
         kept = kept[stamp[kept].argsort(stable=True)[: len(batch)]]
+        if (slots := self.slots) is not None:
+            kept = slots.read(engine.streams, lambda: slots.node_of[kept])
         return Batch(self.num_nodes, nodes=kept, device=kept.device)
 
     def aggregate(self, ctx: Context, **mix: Any) -> Tensor:
@@ -80,8 +114,14 @@ class Cached(SampledMethod):
         return z
 
     def after_forward(self, ctx: Context) -> None:
-        if ctx.refreshing:
-            ctx.record_all()
+        if not ctx.refreshing:
+            return
+        if (slots := self.slots) is None:
+            return ctx.record_all()
+        for _, rows, h in ctx.unrecorded:
+            places = slots.read(ctx.streams, lambda rows=rows: slots.of(rows.rows))
+            self._push(ctx, places[places != NONE], h[places != NONE])
+        ctx.unrecorded = []
 
     def after_backward(self, ctx: Context) -> None:
         if NORMS not in ctx.kept or not ctx.unrecorded or ctx.batch.samples is None:
@@ -89,17 +129,26 @@ class Cached(SampledMethod):
         (_, rows, h), sample, computed = ctx.unrecorded[-1], ctx.batch.samples[-1], ctx.kept[NORMS]
         cached = ctx.kept.get(HITS, computed[:0])
         limit = _quantile(torch.cat([computed, cached]), self.config.gradient_quantile)
-        admitted = computed < limit
-        batch = Batch(self.num_nodes, nodes=rows.rows[admitted], device=rows.rows.device)
-        ctx.history.push(0, batch, h[admitted], ctx.step)
+        admitted, evicted = torch.nonzero(computed < limit).squeeze(1), rows.rows[~(computed < limit)]
         assert sample is not None and sample.outside is not None, "norms are of a sampled layer"
-        evicted = rows.rows[~admitted]
-        self._evict(ctx, torch.cat([evicted, sample.outside[cached >= limit]]) if cached.numel() else evicted)
+        if cached.numel():
+            evicted = torch.cat([evicted, sample.outside[cached >= limit]])
+        if (slots := self.slots) is None:
+            self._evict(ctx, evicted)
+            return self._push(ctx, rows.rows[admitted], h[admitted])
+        if admitted.numel() > len(slots):
+            admitted = admitted[computed[admitted].argsort(stable=True)[: len(slots)]]
+        freed, places = slots.write(ctx.streams, lambda: (slots.free(evicted), slots.claim(rows.rows[admitted])))
+        self._evict(ctx, freed)
+        self._push(ctx, places, h[admitted])
 
-    def _evict(self, ctx: Context, nodes: Tensor) -> None:
+    def _push(self, ctx: Context, places: Tensor, h: Tensor) -> None:
+        ctx.history.push(0, Batch(ctx.history.num_rows, nodes=places, device=places.device), h, ctx.step)
+
+    def _evict(self, ctx: Context, places: Tensor) -> None:
         table = ctx.history.tables[0]
         ctx.streams.submit(
-            ctx.streams.current, lambda: table.stamp.index_fill_(0, nodes.to(table.stamp.device), NEVER),
+            ctx.streams.current, lambda: table.stamp.index_fill_(0, places.to(table.stamp.device), NEVER),
             writes=[table.resource],
         )  # fmt: skip
 
@@ -107,6 +156,13 @@ class Cached(SampledMethod):
         """The cached rows that the batch reads."""
         sample = None if batch.samples is None else batch.samples[-1]
         return batch.rows[:0] if sample is None or sample.outside is None else sample.outside
+
+    def state(self) -> dict[str, Any]:
+        return {} if self.slots is None else self.slots.state()
+
+    def load(self, state: dict[str, Any]) -> None:
+        if self.slots is not None:
+            self.slots.load(state)
 
 
 def _quantile(values: Tensor, share: float) -> float:

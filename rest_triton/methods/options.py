@@ -143,6 +143,9 @@ class CacheOptions:
         0.9, "refresh: the share of embeddings that are kept in the cache, those with the smallest gradients", least=0,
         most=1, group="method", only=CACHED,
     )  # fmt: skip
+    cache_rows: int = option(
+        0, "refresh: the largest number of cached embeddings; 0: one for each node", least=0, group="method", only=CACHED
+    )
     stale_steps: int = option(
         200, "refresh: the largest age of a cached embedding, in steps", least=0, group="method", only=CACHED
     )
