@@ -2,8 +2,6 @@
 
 import copy
 import math
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,68 +9,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rest_triton.config import Config
-from rest_triton.data.sizes import Sizes
 from rest_triton.methods.cached import HITS, NORMS, _quantile
-from rest_triton.methods.slots import Slots
-from rest_triton.nn import Context
 from rest_triton.ops import history_spmm
 from rest_triton.sampling.batch import Batch, node_batch
-from rest_triton.training.plan import plan
-from rest_triton.training.trainer import Trainer
-from rest_triton.utils.errors import UserError
 
-from ..history.runs import NODES, Run, disk, same_results
-from ..training.data import gradients, settings, small
-from .killed import killed_and_whole
+from ..history.runs import NODES, Run
+from ..training.data import gradients
+from .caches import ALL, CACHE, MODELS, Watched, hits, inputs, stamps
 from .plain_sampling import plain
 
-MODELS = ["gcn", "appnp", "gcnii"]
-CACHE: dict[str, Any] = dict(method="refresh", fanout="3", batch_nodes=12, gradient_quantile=0.7, stale_steps=6)
-ALL: dict[str, Any] = CACHE | dict(fanout=str(NODES), gradient_quantile=1.0, dropout=0.0, lr=0.0)
 EVERYONE = torch.arange(NODES)
-
-
-class Watched:
-    """The prepared batches of a run's steps, and the norms of gradients in each."""
-
-    def __init__(self, run: Run) -> None:
-        self.run, self.method = run, run.trainer.method
-        self.batches, self.kept = list[Batch](), list[dict[str, Tensor]]()
-        prepare, after = self.method.prepare, self.method.after_backward
-
-        def watched(*args: Any, refreshing: bool = False, **options: Any) -> Batch:
-            batch = prepare(*args, refreshing=refreshing, **options)
-            if not refreshing:
-                self.batches.append(batch)
-            return batch
-
-        def after_backward(ctx: Context) -> None:
-            self.kept.append({name: norms.clone() for name, norms in ctx.kept.items()})
-            after(ctx)
-
-        self.method.prepare = watched  # type: ignore[method-assign]
-        self.method.after_backward = after_backward  # type: ignore[method-assign]
-
-    def step(self) -> tuple[Batch, dict[str, Tensor]]:
-        self.run.step()
-        return self.batches[-1], self.kept[-1]
-
-
-def stamps(run: Run) -> Tensor:
-    return run.history.tables[0].stamp.clone()
-
-
-def hits(batch: Batch) -> Tensor:
-    assert batch.samples is not None and batch.samples[-1] is not None and batch.samples[-1].outside is not None
-    return batch.samples[-1].outside
-
-
-def inputs(batch: Batch) -> Tensor:
-    """The rows of the last layer's input that the batch computes."""
-    assert batch.counts is not None
-    return batch.rows[: batch.counts[-2]]
-
 
 # X1.
 
@@ -339,192 +285,3 @@ def test_refreshes_of_few_rows_leave_running_statistics(mode: dict[str, Any], re
         assert all(map(torch.equal, before, run.model.buffers()))
         assert int(model.bns[0].num_batches_tracked) == step
     assert not run.history.tables[0].rows.isnan().any()
-
-
-# Tables: places, number formats, checkpoints, memory.
-
-
-@pytest.mark.parametrize(
-    ("model", "method", "dtype"),
-    [("gcn", "refresh", "float32"), ("appnp", "refresh+rest", "bfloat16"), ("gcnii", "refresh+rest-is", "float16"),
-     ("gcnii", "refresh+rest", "float32"), ("gcn-norm", "refresh+rest-is", "float32")],
-)  # fmt: skip
-def test_tables_anywhere_give_the_same_bits(model: str, method: str, dtype: str, tmp_path: Path) -> None:
-    options: dict[str, Any] = CACHE | dict(method=method, dtype=dtype)
-    expected = Run(model, **options)
-    losses = expected.losses(12)
-    for where in (dict(far=True), disk(tmp_path)):
-        other = Run(model, **options, **where)
-        assert other.losses(12) == losses and same_results(expected, other)
-        other.trainer.close()
-
-
-@pytest.mark.parametrize(("model", "place"), [("gcn", "device"), ("appnp", "disk"), ("gcnii", "device")])
-def test_a_run_that_was_killed_is_the_same_run(
-    model: str, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    killed_and_whole(tmp_path, monkeypatch, **CACHE | dict(method="refresh+rest", model=model, history=place))
-    if place == "disk":
-        (tmp_path / "bounded").mkdir()
-        killed_and_whole(tmp_path / "bounded", monkeypatch, **CACHE | dict(model=model, history=place, cache_rows=9))
-
-
-@pytest.mark.parametrize("given", ["cached", "exact"])
-@pytest.mark.parametrize("layers", [1, 3])
-@pytest.mark.parametrize("model", [*MODELS, "gin"])
-@pytest.mark.parametrize("rows", [0, 30])
-def test_the_plan_counts_the_table(model: str, layers: int, given: str, rows: int) -> None:
-    given = given if model in ("appnp", "gcnii") else "cached"
-    config = settings(model=model, dtype="bfloat16", input=given, num_layers=layers, cache_rows=rows, **CACHE)
-    sizes = Sizes(nodes=small().graph.num_nodes, edges=3000, features=12, classes=5, name="small", prepared=True)
-    planned = {array.name: array.nbytes for array in plan(sizes, config).arrays}
-    trainer = Trainer(config, small())
-    assert len(trainer.history.all_tables) == int(layers > 1 or (model in ("appnp", "gcnii") and given == "cached"))
-    assert planned.get("history tables", 0) == sum(table.rows.nbytes for table in trainer.history.tables)
-    assert planned.get("stamps", 0) == sum(table.stamp.nbytes for table in trainer.history.tables)
-    slots = trainer.method.slots  # type: ignore[attr-defined]
-    assert planned.get("slots", 0) == (0 if slots is None else slots.slot_of.nbytes + slots.node_of.nbytes)
-    trainer.begin()
-    assert trainer.epoch(1)["loss"] > 0
-
-
-@pytest.mark.parametrize("model", MODELS)
-def test_evaluation_is_exact_and_writes_nothing(model: str) -> None:
-    run, full = Run(model, **CACHE), Run(model, method="full")
-    run.losses(3)
-    full.model.load_state_dict(run.model.state_dict())
-    rows, before = run.history.tables[0].rows.clone(), stamps(run)
-    assert run.trainer.evaluate(error=True) == full.trainer.evaluate()
-    assert torch.equal(run.engine.exact(), full.engine.exact())
-    assert torch.equal(run.history.tables[0].rows, rows) and torch.equal(stamps(run), before)
-
-
-# A bounded cache.
-
-
-def consistent(slots: Slots) -> dict[int, int]:
-    """The slots of nodes. Both maps must say the same."""
-    found = {node: slot for node, slot in enumerate(slots.slot_of.tolist()) if slot >= 0}
-    assert {slot: node for slot, node in enumerate(slots.node_of.tolist()) if node >= 0} == {s: n for n, s in found.items()}
-    return found
-
-
-def slots_of(run: Run) -> Slots:
-    slots: Slots = run.trainer.method.slots  # type: ignore[attr-defined]
-    return slots
-
-
-def test_slots_are_given_in_turn() -> None:
-    slots, draw = Slots(30, 8), torch.Generator().manual_seed(0)
-    assert slots.claim(torch.tensor([3, 1, 4])).tolist() == [0, 1, 2] and len(slots) == 8
-    assert slots.claim(torch.tensor([9, 1, 5])).tolist() == [3, 1, 4]  # 1 keeps its own
-    assert slots.free(torch.tensor([4, 17, 9])).tolist() == [2, 3] and consistent(slots) == {3: 0, 1: 1, 5: 4}
-    assert slots.claim(torch.tensor([20, 21, 22, 3])).tolist() == [5, 6, 7, 0]
-    assert slots.claim(torch.tensor([3, 1, 11, 12])).tolist() == [0, 1, 2, 3]  # skips those
-    assert slots.claim(torch.tensor([13])).tolist() == [4] and consistent(slots).keys() == {3, 1, 11, 12, 13, 20, 21, 22}
-    for _ in range(300):
-        nodes = torch.randperm(30, generator=draw)
-        slots.free(nodes[20 : 20 + int(nodes[0]) % 5])
-        count = int(nodes[1]) % 9
-        before, places = consistent(slots), slots.claim(nodes[:count])
-        after = consistent(slots)
-        assert [after[node] for node in nodes[:count].tolist()] == places.tolist()
-        assert all(after[node] == before[node] for node in nodes[:count].tolist() if node in before)
-    again = Slots(30, 8)
-    again.load(slots.state())
-    assert consistent(again) == consistent(slots) and again.head == slots.head
-
-
-@pytest.mark.parametrize("method", ["refresh", "refresh+rest", "refresh+rest-is"])
-@pytest.mark.parametrize("model", MODELS)
-def test_with_a_slot_for_each_node_it_is_the_same_cache(model: str, method: str) -> None:
-    """If nothing is evicted, slots change no bit."""
-    options = CACHE | dict(method=method, gradient_quantile=1.0, stale_steps=8)
-    whole, ring = Run(model, **options), Run(model, **options, cache_rows=NODES)
-    assert whole.losses(12) == ring.losses(12)
-    found = consistent(slots_of(ring))
-    nodes, places = torch.tensor(list(found)), torch.tensor(list(found.values()))
-    assert len(found) > 50
-    for ours, theirs in zip(ring.history.tables, whole.history.tables, strict=True):
-        assert torch.equal(ours.rows[places], theirs.rows[nodes]) and torch.equal(ours.stamp[places], theirs.stamp[nodes])
-
-
-@pytest.mark.parametrize("method", ["refresh", "refresh+rest", "refresh+rest-is"])
-@pytest.mark.parametrize("model", MODELS)
-def test_slots_hold_the_rows_of_their_nodes(model: str, method: str) -> None:
-    """With frozen weights losses stay exact, and rows that leave make room for others."""
-    run, expected = Run(model, **(ALL | dict(method=method)), cache_rows=25), plain(model, **ALL)
-    watched, read, members = Watched(run), 0, list[set[int]]()
-    for _ in range(12):
-        assert [float(loss) for loss in run.step()] == pytest.approx(expected.losses(1), rel=1e-5)
-        found = consistent(slots_of(run))
-        assert {slot for slot, at in enumerate(stamps(run).tolist()) if at >= 0} == set(found.values())
-        members.append(set(found))
-        read += hits(watched.batches[-1]).numel()
-    assert len(run.history.tables[0].rows) == 25 and read > 20
-    assert max(map(len, members)) == 25 and len(set().union(*members)) > 40
-
-
-def test_those_with_the_smallest_gradients_get_the_slots() -> None:
-    run = Run("gcn", **(CACHE | dict(gradient_quantile=1.0)), cache_rows=5)
-    watched = Watched(run)
-    for _ in range(4):
-        batch, kept = watched.step()
-        smallest = inputs(batch)[kept[NORMS].argsort(stable=True)[:5]]
-        assert set(consistent(slots_of(run))) == set(smallest.tolist())
-
-
-@pytest.mark.parametrize("method", ["refresh", "refresh+rest", "refresh+rest-is"])
-@pytest.mark.parametrize("model", MODELS)
-def test_bounded_caches_anywhere_give_the_same_bits(model: str, method: str, tmp_path: Path) -> None:
-    options: dict[str, Any] = CACHE | dict(method=method, cache_rows=20)
-    expected = Run(model, **options)
-    losses = expected.losses(12)
-    assert losses != Run(model, **(options | dict(cache_rows=0))).losses(12)
-    for where in (dict(far=True), disk(tmp_path)):
-        other = Run(model, **options, **where)
-        assert other.losses(12) == losses and same_results(expected, other)
-        assert torch.equal(slots_of(other).node_of, slots_of(expected).node_of)
-        other.trainer.close()
-
-
-def test_without_saved_tables_a_resumed_cache_is_empty() -> None:
-    run, other = (Run("gcn", **CACHE, cache_rows=20) for _ in range(2))
-    run.losses(6)
-    other.trainer.load(run.trainer.state())
-    assert consistent(slots_of(other)) == consistent(slots_of(run)) != {}
-    other.trainer.begin()
-    assert consistent(slots_of(other)) == {}
-    assert len(other.losses(3)) == 3
-
-
-def refusals() -> Iterator[tuple[dict[str, Any], str]]:
-    for model in ("gat", "pna"):
-        yield dict(model=model), f"method is refresh, but model {model} does not sum over neighbours"
-    yield dict(edge_dropout=0.1), "edge_dropout is 0.1, but method refresh samples neighbours instead"
-    yield dict(history_dropout=True), "rows that method refresh reads from tables have no dropout"
-    yield (
-        dict(eval_updates_history=True),
-        "method refresh writes rows where it trains alone; leave --eval-updates-history out",
-    )
-    rest = dict(method="refresh+rest")
-    yield (
-        rest | dict(refresh_batch="full"),
-        "refresh_batch is full, but method refresh.rest writes rows where it trains alone",
-    )
-    yield rest | dict(frequency="auto"), "frequency is auto, but method refresh.rest refreshes the oldest rows of a cache"
-    yield dict(gradient_quantile=1.5), "gradient_quantile is 1.5; it must be 0 to 1"
-    yield dict(stale_steps=-1), "stale_steps is -1; it must be at least 0"
-    yield dict(fanout="3,x,3"), "fanout is '3,x,3'; it must be a whole number of at least 1, or one for each of the 3 layers"
-
-
-@pytest.mark.parametrize(("given", "message"), list(refusals()))
-def test_refused(given: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        Config(**(dict(dataset="small", method="refresh") | given))
-
-
-def test_settings_of_other_methods_change_nothing() -> None:
-    lines = Config(dataset="small").idle(["gradient_quantile", "stale_steps", "cache_rows"])
-    assert len(lines) == 3 and lines[0].endswith("method refresh, and method is gas")
-    assert Config(dataset="small", method="refresh+rest").idle(["gradient_quantile", "stale_steps", "fanout"]) == []
