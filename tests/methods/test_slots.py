@@ -22,8 +22,8 @@ def consistent(slots: Slots) -> dict[int, int]:
 
 
 def slots_of(run: Run) -> Slots:
-    slots: Slots = run.trainer.method.slots  # type: ignore[attr-defined]
-    return slots
+    assert run.slots is not None
+    return run.slots
 
 
 def test_slots_are_given_in_turn() -> None:
@@ -96,7 +96,6 @@ def test_bounded_caches_anywhere_give_the_same_bits(model: str, method: str, tmp
     for where in (dict(far=True), disk(tmp_path)):
         other = Run(model, **options, **where)
         assert other.losses(12) == losses and same_results(expected, other)
-        assert torch.equal(slots_of(other).node_of, slots_of(expected).node_of)
         other.trainer.close()
 
 
