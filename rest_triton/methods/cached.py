@@ -67,7 +67,7 @@ class Cached(SampledMethod):
         if slots is None or made.samples is None or sample is None or sample.outside is None:
             return made
         nodes = sample.outside
-        sample = replace(sample, slots=slots.read(engine.streams, lambda: slots.of(nodes)))
+        sample = replace(sample, slots=slots.of(nodes))
         return replace(made, samples=(*made.samples[:-1], sample))
 
     def _kept(self, engine: Engine, step: int, nodes: Tensor) -> Tensor:
@@ -76,7 +76,7 @@ class Cached(SampledMethod):
             return torch.zeros_like(nodes, dtype=torch.bool)
         if (slots := self.slots) is None:
             return self._valid(engine.history.stamp(0, nodes), step)
-        places = slots.read(engine.streams, lambda: slots.of(nodes))
+        places = slots.of(nodes)
         return (places != NONE) & self._valid(engine.history.stamp(0, places.clamp(min=0)), step)
 
     def _valid(self, stamp: Tensor, step: int) -> Tensor:
@@ -90,7 +90,7 @@ class Cached(SampledMethod):
         kept = torch.nonzero(self._valid(stamp, step) & (stamp < step)).squeeze(1)
         kept = kept[stamp[kept].argsort(stable=True)[: len(batch)]]
         if (slots := self.slots) is not None:
-            kept = slots.read(engine.streams, lambda: slots.node_of[kept])
+            kept = slots.node_of[kept]
         return Batch(self.num_nodes, nodes=kept, device=kept.device)
 
     def aggregate(self, ctx: Context, **mix: Any) -> Tensor:
@@ -119,7 +119,7 @@ class Cached(SampledMethod):
         if (slots := self.slots) is None:
             return ctx.record_all()
         for _, rows, h in ctx.unrecorded:
-            places = slots.read(ctx.streams, lambda rows=rows: slots.of(rows.rows))
+            places = slots.of(rows.rows)
             self._push(ctx, places[places != NONE], h[places != NONE])
         ctx.unrecorded = []
 
@@ -134,13 +134,13 @@ class Cached(SampledMethod):
         if cached.numel():
             evicted = torch.cat([evicted, sample.outside[cached >= limit]])
         if (slots := self.slots) is None:
-            self._evict(ctx, evicted)
-            return self._push(ctx, rows.rows[admitted], h[admitted])
+            self._push(ctx, rows.rows[admitted], h[admitted])
+            return self._evict(ctx, evicted)
         if admitted.numel() > len(slots):
             admitted = admitted[computed[admitted].argsort(stable=True)[: len(slots)]]
-        freed, places = slots.write(ctx.streams, lambda: (slots.free(evicted), slots.claim(rows.rows[admitted])))
-        self._evict(ctx, freed)
+        freed, places = slots.free(evicted), slots.claim(rows.rows[admitted])
         self._push(ctx, places, h[admitted])
+        self._evict(ctx, freed[~torch.isin(freed, places)])
 
     def _push(self, ctx: Context, places: Tensor, h: Tensor) -> None:
         ctx.history.push(0, Batch(ctx.history.num_rows, nodes=places, device=places.device), h, ctx.step)

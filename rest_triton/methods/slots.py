@@ -1,14 +1,10 @@
 """The slots of a bounded cache: which row of its table belongs to which node."""
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..history.streams import Resource, Streams
-
-T = TypeVar("T")
 NONE = -1  # no slot, or no node
 
 
@@ -18,7 +14,8 @@ class Slots:
     Args:
         num_nodes: of the graph. count: of slots. device: of the maps.
 
-    ``slot_of`` is int32[N] and ``node_of`` int64[count]; where both are set, each is the inverse of the other.
+    ``slot_of`` is int32[N] and ``node_of`` int64[count]; where both are set, each is the inverse of the other. Streams take
+    turns with them as with the table: a refresh waits for the step before, and a step reads the table after its refreshes.
 
     Example::
 
@@ -31,18 +28,9 @@ class Slots:
         self.slot_of = torch.full((num_nodes,), NONE, dtype=torch.int32, device=device)
         self.node_of = torch.full((count,), NONE, dtype=torch.int64, device=device)
         self.head = 0
-        self.resource = Resource("slots of the cache")
 
     def __len__(self) -> int:
         return self.node_of.numel()
-
-    def read(self, streams: Streams, work: Callable[[], T]) -> T:
-        """Run work that reads the maps, on the current stream."""
-        return streams.submit(streams.current, work, reads=[self.resource])
-
-    def write(self, streams: Streams, work: Callable[[], T]) -> T:
-        """Run work that writes the maps, on the current stream."""
-        return streams.submit(streams.current, work, writes=[self.resource])
 
     def of(self, nodes: Tensor) -> Tensor:
         """int64[K]: the slots of nodes, -1 for those without."""

@@ -129,7 +129,6 @@ class Run:
         self.history.streams.finish()
         self.history.streams = streams
         resources = [table.resource for table in self.history.all_tables]
-        resources += [] if self.slots is None else [self.slots.resource]
         for resource in (*resources, self.engine.weights, self.engine.inputs.statistics):
             resource.written, resource.read = None, {}
         self.history._buffers.clear()
