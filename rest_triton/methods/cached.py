@@ -66,9 +66,7 @@ class Cached(SampledMethod):
         sample = None if made.samples is None else made.samples[-1]
         if slots is None or made.samples is None or sample is None or sample.outside is None:
             return made
-        nodes = sample.outside
-        sample = replace(sample, slots=slots.of(nodes))
-        return replace(made, samples=(*made.samples[:-1], sample))
+        return replace(made, samples=(*made.samples[:-1], replace(sample, slots=slots.of(sample.outside))))
 
     def _kept(self, engine: Engine, step: int, nodes: Tensor) -> Tensor:
         """bool[K]: whether nodes are in the cache at a step."""
