@@ -14,9 +14,9 @@ from rest_triton.config import Config
 from rest_triton.data.clusters import ClusterData, with_named_edges
 from rest_triton.data.graph import Graph
 from rest_triton.history.history import History
+from rest_triton.history.slots import Slots
 from rest_triton.history.streams import Streams
 from rest_triton.history.table import PinnedTable, Table, new_stamps
-from rest_triton.methods.slots import Slots
 from rest_triton.nn import HistoryGNN, model_named
 from rest_triton.sampling.batch import Batch
 from rest_triton.training.trainer import Trainer

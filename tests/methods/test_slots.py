@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import torch
 
+from rest_triton.history.slots import Slots
 from rest_triton.methods.cached import NORMS
-from rest_triton.methods.slots import Slots
 
 from ..history.runs import NODES, Run, disk, same_results
 from .caches import ALL, CACHE, MODELS, Watched, hits, inputs, stamps
