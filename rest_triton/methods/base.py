@@ -15,7 +15,7 @@ A method overrides the hooks in which it differs from GAS. In the order of a ste
 
     halo_gradient                  whether weights have a gradient through computed rows of the halo
     context, layerwise             the classes of a batch's forward, and of a piece of an exact pass
-    tables(model)                  the tables it needs, by kind
+    tables(model), table_rows      the tables it needs, by kind, and their rows
     refresh_batches(seed)          the batches that REST refreshes; refreshes_last: whether with the last layer
     reads(engine, batch)           the rows that REST-IS refreshes
     state(), load(state)           its part of a checkpoint
@@ -81,6 +81,11 @@ class Method(ABC):
     def tables(self, model: HistoryGNN) -> dict[str, list[int]]:
         """The widths of the tables it needs, by kind. :data:`INPUT` is the kind of the inputs of layers."""
         return {INPUT: model.history_dims[self.first_table(model) - (not model.encodes) :]}
+
+    @property
+    def table_rows(self) -> int | None:
+        """The rows of each table, None for one for each node."""
+        return None
 
     def first_table(self, model: HistoryGNN) -> int:
         """The first layer with its input in a table. Features and recomputed embeddings have no table."""

@@ -97,7 +97,8 @@ class Engine:
         def forward() -> None:
             prepared = self.method.prepare(self, batch, step, draw=draw, refreshing=True)
             # A training forward on the other stream may update the running statistics at the same time.
-            few = len(batch) < 2 or self.inputs.exact_input  # a halo may have one row
+            targets = len(prepared) if prepared.counts is None else prepared.counts[-1]
+            few = targets < 2 or self.inputs.exact_input  # a halo may have one row
             needs_running = running or not training or few
             statistics = snapshot(self.model, self.streams, self.inputs.statistics) if needs_running else None
             with (

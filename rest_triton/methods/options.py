@@ -13,6 +13,7 @@ from ..utils.options import option
 BASES = ("gas", "lmc", "lmc-coded", "graphfm", "graphfm-ib", "vrgcn", "mvs", "refresh", "full")  # a method is one of these,
 TABLELESS, GRADIENTS = ("full",), ("lmc", "lmc-coded")  # methods without tables; with tables of gradients
 SAMPLING = ("graphfm-ib", "vrgcn", "refresh")  # methods that sample neighbours
+FILLED_BY_USE = ("graphfm-ib", "refresh")  # methods whose tables are empty at first
 ATTENDING = ("gat", "pna")  # models that do not sum over neighbours, for which such tables are not defined
 REFRESHES = ("rest", "rest-is")  # or one that has tables, a + and one of these
 METHODS = (*BASES, *(f"{base}+{refresh}" for base in BASES if base not in TABLELESS for refresh in REFRESHES))
@@ -143,6 +144,9 @@ class CacheOptions:
         0.9, "refresh: the share of embeddings that are kept in the cache, those with the smallest gradients", least=0,
         most=1, group="method", only=CACHED,
     )  # fmt: skip
+    cache_rows: int = option(
+        0, "refresh: the largest number of cached embeddings; 0: one for each node", least=0, group="method", only=CACHED
+    )
     stale_steps: int = option(
         200, "refresh: the largest age of a cached embedding, in steps", least=0, group="method", only=CACHED
     )
@@ -215,6 +219,32 @@ def refuse_sampling(config: Any) -> None:
         raise UserError(
             f"edge_dropout is {config.edge_dropout}, but method {config.method} samples neighbours instead; give "
             "--edge-dropout 0"
+        )
+    if config.history_dropout:
+        raise UserError(
+            f"history_dropout is true, but rows that method {config.method} reads from tables have no dropout; leave "
+            "--history-dropout out, or give --method gas"
+        )
+    if config.base in FILLED_BY_USE:
+        _refuse_exact_passes(config)
+
+
+def _refuse_exact_passes(config: Any) -> None:
+    """Refuse exact passes into tables that do not hold what an exact pass computes, or not for all nodes."""
+    if config.eval_updates_history:
+        raise UserError(
+            f"eval_updates_history is true, but method {config.method} writes rows where it trains alone; leave "
+            "--eval-updates-history out"
+        )
+    if config.rest == "rest" and config.refresh_batch == "full":
+        raise UserError(
+            f"refresh_batch is full, but method {config.method} writes rows where it trains alone; give "
+            "--refresh-batch same or half"
+        )
+    if config.base == "refresh" and config.frequency == AUTO:
+        raise UserError(
+            f"frequency is auto, but method {config.method} refreshes the oldest rows of a cache, which have no clusters; "
+            "give a whole number"
         )
 
 

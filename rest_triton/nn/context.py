@@ -341,11 +341,11 @@ class Context(BatchRows):
     def _aggregate_sample(self, sample: Sample, x: Tensor, **options: Any) -> Tensor:
         """An aggregate over sampled neighbours: rows of the layer's input, and those that the sample has outside."""
         options |= dict(x_rows=sample.inside, row_position=sample.row_position)
-        if sample.outside is None:
+        if sample.places is None:
             return history_spmm(sample.adj, sample.rows, sample.position, x, None, **options)
         number = self.inputs.number(self.layer)
         assert number is not None
-        source = self.history.pull(number, sample.outside)
+        source = self.history.pull(number, sample.places)
         position = sample.reading(in_place=source.in_place)
         return self.streams.submit(
             self.streams.current,

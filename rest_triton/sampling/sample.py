@@ -26,12 +26,19 @@ class Sample:
         by_node: the same edges; a column is a node.
         outside: int64[H], the neighbours whose rows a table has, None without a table.
         complete: whether all neighbours of all rows are in the sample.
+        slots: int64[H], the rows of ``outside`` in the table, where they are not numbered by node.
     """
 
     adj: Adjacency
     by_node: Adjacency
     outside: Tensor | None
     complete: bool
+    slots: Tensor | None = None
+
+    @property
+    def places(self) -> Tensor | None:
+        """int64[H]: the rows of ``outside`` in the table."""
+        return self.outside if self.slots is None else self.slots
 
     @property
     def rows(self) -> Tensor:
@@ -56,9 +63,9 @@ class Sample:
 
     def reading(self, *, in_place: bool) -> Tensor:
         """int32[S + H]: the position map of all columns. in_place: those outside are read from their rows of a table."""
-        if self.outside is None:
+        if self.places is None:
             return self.position
-        places = self.outside.int() if in_place else torch.arange(self.outside.numel(), device=self.outside.device).int()
+        places = self.places.int() if in_place else torch.arange(self.places.numel(), device=self.places.device).int()
         return torch.cat([self.position, ~places])
 
 

@@ -4,7 +4,7 @@ A new model needs an entry in FAMILIES, a new place of tables one in TIERS. Func
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import expm1
 from statistics import mean
@@ -38,11 +38,12 @@ class Array:
 
 @dataclass(frozen=True)
 class Table:
-    """A history table. place: a key of TIERS."""
+    """A history table. place: a key of TIERS. rows: 0 for one for each node."""
 
     width: int
     dtype: str
     place: str
+    rows: int = 0
 
 
 @dataclass(frozen=True)
@@ -142,6 +143,8 @@ class Run:
         self.here: Tier = "GPU" if s.device == "cuda" else "host"
         self.model = FAMILIES[s.model](z, s)
         self.tables = tables(s, self.model)
+        self.slots = min(n, s.cache_rows) * (s.base == "refresh")  # of a bounded cache
+        self.tables = [replace(table, rows=self.slots) for table in self.tables]
         widths = self.model.tables if s.base in GRADIENTS else []
         if s.base == "lmc-coded":  # a table of the last layer's output, and no gradients of the first table's rows
             output = self.model.tables[-1] if self.model.encodes else z.classes
@@ -197,13 +200,14 @@ class Run:
 
     def nbytes(self, table: Table) -> int:
         """The bytes of a table's rows. Torch allocates pinned memory in powers of two."""
-        size = self.z.nodes * table.width * DTYPES[table.dtype].itemsize
+        size = (table.rows or self.z.nodes) * table.width * DTYPES[table.dtype].itemsize
         return 1 << (size - 1).bit_length() if table.place == "pinned" and self.here == "GPU" else size
 
 
 def tables(s: Config, model: Family) -> list[Table]:
     """The tables of a run. Full batches have none, and encoded features have none if the input is exact."""
-    widths = [] if s.base == "full" else model.tables[-1:] if s.base == "refresh" else model.tables[s.input == "exact" :]
+    widths = [] if s.base == "full" else model.tables[s.input == "exact" :]
+    widths = widths[-1:] if s.base == "refresh" else widths
     return [Table(width, s.dtype, s.history) for width in widths]
 
 
@@ -246,8 +250,9 @@ def _tables(run: Run) -> Iterator[Array]:
             why += f"{', '.join(map(str, sorted({t.width for t in tables})))}, {table.dtype}"
             yield Array(name, rows, sum(map(run.nbytes, tables)), why)
     for table in (run.tables + run.gradients)[:1]:
-        size = 4 * run.z.nodes * len(run.tables + run.gradients)
+        size = sum(4 * (table.rows or run.z.nodes) for table in run.tables + run.gradients)
         yield Array("stamps", TIERS[table.place](run)[1], size, "int32 per row of a table")
+    yield Array("slots", run.here, (4 * run.z.nodes + 8 * run.slots) * (run.slots > 0), "of the cache: by node, and back")
 
 
 def _far(run: Run) -> Iterator[Array]:
@@ -262,10 +267,12 @@ def _far(run: Run) -> Iterator[Array]:
         2 * 5 * width * max(fetched, item * run.pulled) // 4,
         "two, of a guessed halo's rows and a quarter more",
     )
-    held = item * run.halo * sum(t.width for t in run.tables) * (run.s.rest == "rest-is")
+    held = item * run.halo * sum(t.width for t in run.tables) * (run.s.rest == "rest-is" and run.s.base not in SAMPLING)
     yield Array("refreshed halo", run.here, 5 * held // 4, "rows of all tables, a quarter more")
     read = item * run.halo * sum(t.width for t in run.gradients) * (1 + (run.s.gradient_frequency > 0))
     yield Array("gradients of the halo", run.here, 5 * read // 4, "rows of all gradient tables, a quarter more")
+    averages = item * run.rows * sum(t.width for t in run.tables) * (run.s.base == "graphfm-ib")
+    yield Array("averages of a batch", run.here, 5 * averages // 4, "rows of all tables, a quarter more")
     yield Array("rows of a piece", run.here, 2 * width * fetched, "and of its guessed halo, while they are read", "exact")
     waiting = WAITING if run.s.history == "disk" else 1
     yield Array("rows to be written", "host", waiting * 4 * piece * width, "copies that wait", "exact")

@@ -75,6 +75,8 @@ class Trainer:
         if place and config.history == "disk":
             place |= dict(folder=folder or Path("history"))
         widths = kinds.pop(INPUT, [])
+        if self.method.table_rows is not None:
+            place |= dict(rows=self.method.table_rows)
         self.history = history(graph.num_nodes, widths, kinds=kinds, dtype=DTYPES[config.dtype], device=self.device, **place)
         self.engine = Engine(
             self.model, self.method, loaded.adj, loaded.x, self.history, edge_dropout=config.edge_dropout,

@@ -117,6 +117,8 @@ CASES: dict[str, dict[str, Any]] = {
     "refresh, rest, far": dict(model="gcnii", method="refresh+rest", tier="far", **FEW),
     "refresh, rest-is": dict(model="gcnii-norm", method="refresh+rest-is", frequency=3, **FEW),
     "refresh, rest-is, far": dict(model="gcn-norm", method="refresh+rest-is", tier="far", **FEW),
+    "refresh, slots": dict(model="gcn-norm", method="refresh+rest-is", cache_rows=20, accumulate=2, **FEW),
+    "refresh, slots, far": dict(model="gcnii", method="refresh+rest-is", cache_rows=20, tier="far", **FEW),
     "refresh, disk": dict(model="appnp", method="refresh+rest", tier="disk", accumulate=2, **FEW),
     "narrow": dict(model="gcn-norm", **REST_IS, dtype="bfloat16", amp=True),
 }
@@ -192,7 +194,7 @@ INTERLEAVED = [
     "gas, far", "rest", "running statistics", "running statistics, far, accumulate, clip", "rest-is in three pieces, far",
     "by drift", "exact input", "evaluation writes", "bidirectional", "bidirectional, running statistics, far",
     "history dropout", "history dropout, far", "running statistics, dropout",
-    "vrgcn, rest", "vrgcn, rest-is, far", "graphfm-ib, rest, far", "refresh, rest", "refresh, rest-is, far",
+    "vrgcn, rest", "vrgcn, rest-is, far", "graphfm-ib, rest, far", "refresh, rest", "refresh, rest-is, far", "refresh, slots", "refresh, slots, far",
 ]  # fmt: skip
 
 

@@ -44,6 +44,10 @@ SAMPLED: dict[str, dict[str, Any]] = {
     "vrgcn": dict(method="vrgcn"),
     "vrgcn, rest": dict(method="vrgcn+rest"),
     "vrgcn, rest-is": dict(method="vrgcn+rest-is"),
+    "graphfm-ib": dict(method="graphfm-ib", ib_momentum=0.0),
+    "graphfm-ib, rest": dict(method="graphfm-ib+rest", ib_momentum=0.0),
+    "refresh": dict(method="refresh", gradient_quantile=0.0),
+    "refresh, rest-is": dict(method="refresh+rest-is", stale_steps=0),
 }
 
 
