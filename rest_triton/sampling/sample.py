@@ -101,7 +101,7 @@ def _grow(
 ) -> tuple[Tensor, Sample]:
     """(rows and their sampled neighbours, the sample)."""
     rowptr, edge = sample_neighbours(adj, rows, fanout, seed=seed)
-    neighbour = adj.col[edge]
+    neighbour = adj.col.index_select(0, edge)  # several times faster than adj.col[edge]
     fresh, col = place_nodes(position, neighbour, rows.numel())
     outside = None
     if known is not None:  # these come last
@@ -114,15 +114,15 @@ def _grow(
     inputs = torch.cat([rows, fresh])
     columns = inputs if outside is None else torch.cat([inputs, outside])
     taken = rowptr.diff()
-    degree = adj.rowptr[rows + 1] - adj.rowptr[rows]
+    degree = adj.rowptr.index_select(0, rows + 1) - adj.rowptr.index_select(0, rows)
     row_scale = degree / taken.clamp(min=1)
     if adj.row_scale is not None:
-        row_scale = row_scale * adj.row_scale[rows]
+        row_scale = row_scale * adj.row_scale.index_select(0, rows)
     weight = adj.edge_weight
     if weight is not None:
         weight = weight[edge if adj.edge_id is None else adj.edge_id[edge].long()]
     of_node = Adjacency(rowptr, neighbour, row_scale.float(), adj.col_scale, weight, columns=adj.num_nodes, _checked=True)
-    scale = None if adj.col_scale is None else adj.col_scale[columns]
+    scale = None if adj.col_scale is None else adj.col_scale.index_select(0, columns)
     reverse = None
     if gradients:
         turned, row = transpose(rowptr, col, columns.numel())

@@ -164,7 +164,8 @@ def test_schemas_say_what_is_written() -> None:
     }
     assert written == {
         "history_spmm": [], "history_attention": [], "activate": ["history"], "gather_rows": [], "gather_rows_into": ["out"],
-        "scatter_rows": ["table", "stamp"], "halo": [], "sample_neighbours": [], "place_nodes": ["position"], "transpose": [],
+        "scatter_rows": ["table", "stamp"], "halo": [], "sample_neighbours": [], "place_nodes": ["position"],
+        "transpose": [],
     }  # fmt: skip
 
 

@@ -287,6 +287,20 @@ def test_place(name: str, threads: Callable[[int], None]) -> None:
     assert torch.equal(written[untouched], before[untouched])
 
 
+def test_place_on_any_number_of_threads(threads: Callable[[int], None]) -> None:
+    """As many nodes as keep all threads busy, so that each has marks of its own."""
+    size, count = 300_000, 2_000_000
+    nodes = torch.randint(0, size, (count,), generator=torch.Generator().manual_seed(0), dtype=torch.int32)
+    position = torch.where(torch.arange(size) % 3 == 0, -1, 7).int()
+    wanted = position.clone()
+    fresh, places = place_nodes_definition(wanted, nodes, 10)
+    for number in (1, 2, 3):
+        threads(number)
+        written = position.clone()
+        got = place_nodes(written, nodes, 10)
+        assert torch.equal(got[0], fresh) and torch.equal(got[1], places) and torch.equal(written, wanted)
+
+
 def test_place_in_an_array_with_gaps() -> None:
     table = torch.full((200, 2), -1, dtype=torch.int32)
     nodes = torch.stack([torch.arange(150), torch.arange(150)], 1)[::3, 0]
@@ -299,7 +313,7 @@ def test_place_in_an_array_with_gaps() -> None:
 
 TRANSPOSED = {
     "-".join(map(str, case.values())): case
-    for case in pairwise(dict(kind=(*graphs.KINDS, "large", "hub"), more=(0, 1, 5000), threads=(1, 2)))
+    for case in pairwise(dict(kind=(*graphs.KINDS, "large", "hub"), more=(0, 1, 5000), threads=(1, 2, 3)))
 }
 
 
