@@ -36,6 +36,7 @@ ABOUT = {  # a line of --help for each
 TABLES = ("base", tuple(base for base in BASES if base not in TABLELESS))
 REFRESHED, REST = ("rest", REFRESHES), ("rest", ("rest",))
 MVS, SAMPLED, OF_NODES = ("base", ("mvs",)), ("base", SAMPLING), ("base", ("mvs", *SAMPLING))
+HALO = ("base", tuple(base for base in TABLES[1] if base not in SAMPLING))  # of methods that read whole neighbourhoods
 AUTOMATIC = ("frequency", (AUTO,))
 CACHED = ("base", ("refresh",))
 
@@ -64,7 +65,7 @@ class TableOptions:
         "float32", "number format of tables", choices=("float32", "bfloat16", "float16"), group="method", only=TABLES
     )
     history_dropout: bool = option(
-        False, "dropout of the rows that training reads from tables, as PyGAS has it", group="method", only=TABLES
+        False, "dropout of the rows that training reads from tables, as PyGAS has it", group="method", only=HALO
     )
 
 

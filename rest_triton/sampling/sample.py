@@ -88,7 +88,7 @@ def fields(
         fanout, sample = fanouts[layer], None
         if fanout is not None:
             of_layer = known if layer == len(fanouts) - 1 else None
-            nodes, sample = _grow(adj, nodes, position, fanout, mix64(seed + layer) >> 1, of_layer, gradients)
+            nodes, sample = _grow(adj, nodes, position, fanout, mix64(mix64(seed) + layer) >> 1, of_layer, gradients)
         counts.insert(0, nodes.numel())
         samples.insert(0, sample)
     position[nodes] = ~nodes.int()

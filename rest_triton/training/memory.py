@@ -85,7 +85,7 @@ def _gcn(z: Sizes, s: Config) -> Family:
     tables, narrows = [h] * (layers - 1), c if c < h and layers > 1 else 0  # narrow layers multiply the halo's rows first
     kept = f + (max(0, 2 * layers - 3) + twice + s.batch_norm) * h + 4 * c
     weights = _weights([f, *tables, c], s.batch_norm, tables)
-    outside = 0 if s.base in GRADIENTS else 2 * narrows  # which aggregates first in training
+    outside = 0 if s.base in (*GRADIENTS, *SAMPLING) else 2 * narrows  # which aggregate first in training
     return Family(tables, weights, kept, piece, outside, h if tables else 0, narrows, aggregates_first=True)
 
 
@@ -156,6 +156,7 @@ class Run:
         if s.base in SAMPLING:
             self.rows, self.share = round(mean(self.fields(s))), 1.0
         self.halo = self.around(self.rows)
+        self.pulled = self.halo + self.rows * (s.base == "vrgcn")  # rows of a far table that a layer reads
         self.refreshed = 0  # rows that one refresh computes
         if s.rest == "rest-is":
             self.refreshed = -(-self.halo // s.refreshes)
@@ -177,11 +178,14 @@ class Run:
     def fields(self, s: Config) -> list[int]:
         """The rows of each layer's input and of the result, if all targets sample neighbours at random."""
         n, rows = self.z.nodes, [min(self.z.nodes, s.batch_nodes)]
-        for layer, fanout in reversed(list(enumerate(s.fanouts))):
-            sampled = layer > 0 or self.model.encodes
-            edges = rows[0] * min(fanout, self.z.edges / n) * sampled
-            rows.insert(0, rows[0] + round((n - rows[0]) * -expm1(-edges / n)))
+        for layer in reversed(range(len(s.fanouts))):
+            rows.insert(0, rows[0] + round((n - rows[0]) * -expm1(-self.sampled(s, layer, rows[0]) / n)))
         return rows
+
+    def sampled(self, s: Config, layer: int, rows: int) -> float:
+        """The edges of a layer's sample. The first aggregate is exact if it is of features, or of inputs without a table."""
+        exact = layer == 0 and (not self.model.encodes or s.input == "exact")
+        return 0.0 if exact else rows * min(s.fanouts[layer], self.z.edges / self.z.nodes)
 
     def around(self, rows: int) -> int:
         """An estimate of the halo's size for ``rows`` nodes. It is too high where METIS cuts few edges.
@@ -255,7 +259,7 @@ def _far(run: Run) -> Iterator[Array]:
     yield Array(
         "staging buffers",
         run.here,
-        2 * 5 * width * max(fetched, item * run.halo) // 4,
+        2 * 5 * width * max(fetched, item * run.pulled) // 4,
         "two, of a guessed halo's rows and a quarter more",
     )
     held = item * run.halo * sum(t.width for t in run.tables) * (run.s.rest == "rest-is")
@@ -290,6 +294,12 @@ def _step(run: Run) -> Iterator[Array]:
     size += 4 * rows * run.z.edges // run.z.nodes * model.edges
     why = f"for backward, of {rows:,} rows" + f" and perhaps {halo:,} around them" * (halo > 0)
     yield Array("activations", run.here, size, why, "step")
+    if run.s.base in SAMPLING:
+        fields = run.fields(run.s)
+        edges = [round(run.sampled(run.s, layer, count)) for layer, count in enumerate(fields[1:])]
+        ends = sum(a + b for (a, b), count in zip(pairwise(fields), edges, strict=True) if count)
+        size = 12 * (sum(edges) + ends)
+        yield Array("samples", run.here, size, f"{sum(edges):,} edges: nodes, columns, rows; pointers and scales", "step")
     refresh = 4 * refreshed * (model.kept if run.s.gradient_frequency else 3 * max(model.tables, default=0))
     yield Array("a refresh", run.here, refresh, f"{refreshed:,} rows", "step")
     widest = max(model.tables, default=0)

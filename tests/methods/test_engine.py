@@ -208,7 +208,7 @@ def test_edge_dropout_is_repeatable() -> None:
     assert Run("gcn", **options).losses(6) != first
 
 
-@pytest.mark.parametrize("method", ["gas+rest", "lmc", "lmc+rest", "graphfm+rest-is", "mvs+rest"])
+@pytest.mark.parametrize("method", ["gas+rest", "lmc", "lmc+rest", "graphfm+rest-is", "mvs+rest", "vrgcn+rest-is"])
 def test_steps_leave_no_tensors_behind(method: str) -> None:
     """A cycle by way of autograd's hooks is never collected."""
     run = Run("gcn-norm", method=method, **(dict(gradient_frequency=1) if method == "lmc+rest" else {}))

@@ -13,7 +13,7 @@ from torch.nn import BatchNorm1d, Linear, ModuleList, Sequential
 
 from rest_triton.history import disk as on_disk
 from rest_triton.history import history, streams, table
-from rest_triton.methods import engine, frequency, graphfm, refresh, rest, rest_is
+from rest_triton.methods import cached, engine, frequency, graphfm, graphfm_ib, refresh, rest, rest_is, vrgcn
 from rest_triton.nn import Context, HistoryGNN, context, inference, inputs, norm, pyg, rows
 from rest_triton.nn.pyg import PyGLayer
 from rest_triton.sampling.batch import Batch, node_batch
@@ -27,6 +27,7 @@ STEPS = 3  # the third one meets what the first left behind
 LMC: dict[str, Any] = dict(method="lmc+rest", frequency=2, gradient_frequency=1)
 REST, REST_IS, AUTO = dict(method="gas+rest"), dict(method="gas+rest-is"), dict(method="gas+rest", frequency="auto")
 DRAWN: dict[str, Any] = dict(batch_nodes=15, importance_every=2, importance_share=0.8)
+FEW: dict[str, Any] = dict(batch_nodes=15, fanout="2")
 
 # Every setting that changes a step, with several others. tier: near, far or disk. evaluate: between steps.
 # before: steps that are not recorded.
@@ -96,6 +97,27 @@ CASES: dict[str, dict[str, Any]] = {
     "mvs": dict(model="gcn-norm", method="mvs+rest", refresh_mode="eval", **DRAWN),
     "mvs, far": dict(model="gcnii", method="mvs+rest-is", tier="far", **DRAWN),
     "mvs, disk": dict(model="appnp", method="mvs", tier="disk", accumulate=2, **DRAWN),
+    "vrgcn": dict(model="gcn-norm", method="vrgcn", **FEW),
+    "vrgcn, far": dict(model="gcnii", method="vrgcn", tier="far", **FEW),
+    "vrgcn, rest": dict(model="gcn-norm", method="vrgcn+rest", refresh_mode="eval", **FEW),
+    "vrgcn, rest, far": dict(model="gcn-norm", method="vrgcn+rest", frequency=3, tier="far", **FEW),
+    "vrgcn, rest-is": dict(model="gcnii-norm", method="vrgcn+rest-is", frequency=3, refresh_mode="eval", **FEW),
+    "vrgcn, rest-is, far": dict(model="gcn-norm", method="vrgcn+rest-is", frequency=2, tier="far", **FEW),
+    "vrgcn, exact input, disk, accumulate": dict(
+        model="appnp", method="vrgcn+rest", input="exact", tier="disk", accumulate=2, **FEW
+    ),
+    "graphfm-ib": dict(model="gcn-norm", method="graphfm-ib", **FEW),
+    "graphfm-ib, rest": dict(model="gcn-norm", method="graphfm-ib+rest", refresh_mode="eval", **FEW),
+    "graphfm-ib, rest, far": dict(model="gcnii", method="graphfm-ib+rest", tier="far", **FEW),
+    "graphfm-ib, rest-is": dict(model="gcnii-norm", method="graphfm-ib+rest-is", frequency=3, **FEW),
+    "graphfm-ib, rest-is, far": dict(model="gcn-norm", method="graphfm-ib+rest-is", tier="far", **FEW),
+    "graphfm-ib, disk": dict(model="appnp", method="graphfm-ib", tier="disk", accumulate=2, **FEW),
+    "refresh": dict(model="gcn-norm", method="refresh", **FEW),
+    "refresh, rest": dict(model="gcn-norm", method="refresh+rest", refresh_mode="eval", **FEW),
+    "refresh, rest, far": dict(model="gcnii", method="refresh+rest", tier="far", **FEW),
+    "refresh, rest-is": dict(model="gcnii-norm", method="refresh+rest-is", frequency=3, **FEW),
+    "refresh, rest-is, far": dict(model="gcn-norm", method="refresh+rest-is", tier="far", **FEW),
+    "refresh, disk": dict(model="appnp", method="refresh+rest", tier="disk", accumulate=2, **FEW),
     "narrow": dict(model="gcn-norm", **REST_IS, dtype="bfloat16", amp=True),
 }
 
@@ -170,6 +192,7 @@ INTERLEAVED = [
     "gas, far", "rest", "running statistics", "running statistics, far, accumulate, clip", "rest-is in three pieces, far",
     "by drift", "exact input", "evaluation writes", "bidirectional", "bidirectional, running statistics, far",
     "history dropout", "history dropout, far", "running statistics, dropout",
+    "vrgcn, rest", "vrgcn, rest-is, far", "graphfm-ib, rest, far", "refresh, rest", "refresh, rest-is, far",
 ]  # fmt: skip
 
 
@@ -316,9 +339,11 @@ FIRST = {
     "disk": ["rest-is, running statistics, disk"],
     "inference": ["evaluation writes", "evaluation writes, plain", "pna, far", "evaluation writes, far"],
     "context": ["rest, far", "running statistics", "rest", "pna, far", "pna, running statistics", "bidirectional",
-        "bidirectional, exact input"],
+        "bidirectional, exact input", "refresh, rest", "refresh, rest-is, far"],
     "norm": ["running statistics"], "pyg": ["layers of pyg"], "history": ["tables alone"], "table": ["tables alone"],
     "graphfm": ["graphfm, far", "graphfm, rest-is, far"],
+    "vrgcn": ["vrgcn, rest", "vrgcn, rest-is, far"], "graphfm_ib": ["graphfm-ib, rest", "graphfm-ib, rest-is, far"],
+    "cached": ["refresh, rest", "refresh, rest-is, far"],
     "engine": ["from the beginning"],
 }  # fmt: skip
 
@@ -364,7 +389,7 @@ def from_the_beginning(model: str, **options: Any) -> list[str]:
 
 MODULES = (
     history, table, on_disk, context, rows, inputs, norm, pyg, inference, engine, refresh, rest, rest_is, frequency,
-    graphfm,
+    graphfm, vrgcn, graphfm_ib, cached,
 )  # fmt: skip
 ALL = [
     *((streams, *mutant) for mutant in mutants(streams, inside=["Streams"])),

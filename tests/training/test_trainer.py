@@ -39,6 +39,12 @@ METHODS: dict[str, dict[str, Any]] = {
     "rest-is": dict(method="gas+rest-is", frequency=2),
     "full": dict(method="full"),
 }
+# Without edge dropout, for models that sum. All training nodes are in one batch, with all neighbours.
+SAMPLED: dict[str, dict[str, Any]] = {
+    "vrgcn": dict(method="vrgcn"),
+    "vrgcn, rest": dict(method="vrgcn+rest"),
+    "vrgcn, rest-is": dict(method="vrgcn+rest-is"),
+}
 
 
 def begun(config: Config, loaded: ClusterData | None = None) -> Trainer:
@@ -65,6 +71,29 @@ def test_one_batch_of_all_nodes_is_full_batch_training(model: str) -> None:
         torch.testing.assert_close(torch.tensor(loss), torch.tensor(expected[0]), msg=name)
         for ours, theirs in zip(gradient, expected[1], strict=True):
             torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5, msg=name)
+
+
+@pytest.mark.parametrize("model", [name for name in MODELS if name not in ("gat", "pna")])
+def test_all_training_nodes_and_all_neighbours_are_full_batch_training(model: str) -> None:
+    """Up to rounding, without BatchNorm: rows that no training node reads are not computed. Averages and caches are off."""
+    options = MODELS[model] | dict(batch_norm=False)
+    expected = losses(begun(settings(**options, method="full")), 6)
+    for name, method in SAMPLED.items():
+        found = losses(begun(settings(**options, **method, batch_nodes=NODES, fanout=str(NODES))), 6)
+        torch.testing.assert_close(torch.tensor(found), torch.tensor(expected), rtol=1e-4, atol=1e-5, msg=name)
+
+
+@pytest.mark.parametrize("method", SAMPLED)
+@pytest.mark.parametrize("model", ["gcn", "appnp", "gcnii"])
+def test_kernels_and_definitions_agree_for_samples(model: str, method: str) -> None:
+    """With averages and caches: twenty steps from one seed."""
+    config = settings(**MODELS[model], method=SAMPLED[method]["method"], batch_nodes=30, fanout="4")
+    config = config.changed(batch_norm=False, max_steps=4)
+    with use_backend("torch"):
+        expected = step_losses(begun(config), 5)
+    found = step_losses(begun(config), 5)
+    assert len(found) == 20 and found == step_losses(begun(config), 5)
+    torch.testing.assert_close(torch.tensor(found), torch.tensor(expected), rtol=2e-4, atol=2e-5)
 
 
 @pytest.mark.parametrize(
