@@ -28,7 +28,7 @@ class VRGCN(SampledMethod):
 
     def aggregate(self, ctx: Context, **mix: Any) -> Tensor:
         z, sample, number = ctx.aggregate(**mix), ctx.sample, ctx.inputs.number(ctx.layer)
-        if sample is None or sample.partial.numel() == 0 or number is None:
+        if sample is None or sample.complete or number is None:
             return z
         with torch.no_grad():
             control = self._control(ctx, sample, number)

@@ -34,6 +34,11 @@ class Sample:
     partial: Tensor
 
     @property
+    def complete(self) -> bool:
+        """Whether all neighbours of all rows are in the sample."""
+        return self.partial.numel() == 0
+
+    @property
     def rows(self) -> Tensor:
         """int64[R]: the rows of ``adj``."""
         return torch.arange(self.adj.num_nodes, device=self.adj.col.device)
