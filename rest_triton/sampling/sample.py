@@ -25,20 +25,25 @@ class Sample:
             ``outside``.
         by_node: the same edges; a column is a node.
         outside: int64[H], the neighbours whose rows a table has, None without a table.
-        complete: whether all neighbours of all rows are in the sample.
+        partial: int64[P], the rows with neighbours that are not in the sample, ascending.
         slots: int64[H], the rows of ``outside`` in the table, where they are not numbered by node.
     """
 
     adj: Adjacency
     by_node: Adjacency
     outside: Tensor | None
-    complete: bool
+    partial: Tensor
     slots: Tensor | None = None
 
     @property
     def places(self) -> Tensor | None:
         """int64[H]: the rows of ``outside`` in the table."""
         return self.outside if self.slots is None else self.slots
+
+    @property
+    def complete(self) -> bool:
+        """Whether all neighbours of all rows are in the sample."""
+        return self.partial.numel() == 0
 
     @property
     def rows(self) -> Tensor:
@@ -108,7 +113,7 @@ def _grow(
 ) -> tuple[Tensor, Sample]:
     """(rows and their sampled neighbours, the sample)."""
     rowptr, edge = sample_neighbours(adj, rows, fanout, seed=seed)
-    neighbour = adj.col[edge]
+    neighbour = adj.col.index_select(0, edge)  # several times faster than adj.col[edge]
     fresh, col = place_nodes(position, neighbour, rows.numel())
     outside = None
     if known is not None:  # these come last
@@ -121,15 +126,15 @@ def _grow(
     inputs = torch.cat([rows, fresh])
     columns = inputs if outside is None else torch.cat([inputs, outside])
     taken = rowptr.diff()
-    degree = adj.rowptr[rows + 1] - adj.rowptr[rows]
+    degree = adj.rowptr.index_select(0, rows + 1) - adj.rowptr.index_select(0, rows)
     row_scale = degree / taken.clamp(min=1)
     if adj.row_scale is not None:
-        row_scale = row_scale * adj.row_scale[rows]
+        row_scale = row_scale * adj.row_scale.index_select(0, rows)
     weight = adj.edge_weight
     if weight is not None:
         weight = weight[edge if adj.edge_id is None else adj.edge_id[edge].long()]
     of_node = Adjacency(rowptr, neighbour, row_scale.float(), adj.col_scale, weight, columns=adj.num_nodes, _checked=True)
-    scale = None if adj.col_scale is None else adj.col_scale[columns]
+    scale = None if adj.col_scale is None else adj.col_scale.index_select(0, columns)
     reverse = None
     if gradients:
         turned, row = transpose(rowptr, col, columns.numel())
@@ -138,4 +143,4 @@ def _grow(
             turned, row, scale, of_node.row_scale, weight, edge_id=names, columns=rows.numel(), _checked=True
         )
     made = Adjacency(rowptr, col, of_node.row_scale, scale, weight, reverse=reverse, columns=columns.numel(), _checked=True)
-    return inputs, Sample(made, of_node, outside, complete=bool((degree == taken).all()))
+    return inputs, Sample(made, of_node, outside, partial=torch.nonzero(degree > taken).squeeze(1))

@@ -135,6 +135,8 @@ def test_each_layer_has_the_rows_that_the_next_one_reads(fanouts: tuple[int | No
         assert known | {node for taken in of_row.values() for node in taken} == set(source.tolist())
         assert torch.equal(sample.adj.rowptr, sample.by_node.rowptr)
         assert torch.equal(source[sample.adj.col.long()], sample.by_node.col.long())
+        lacking = [i for i, (row, taken) in enumerate(of_row.items()) if len(taken) < int(GRAPH.rowptr.diff()[row])]
+        assert sample.partial.tolist() == lacking
         assert sample.complete == (fanout >= int(GRAPH.rowptr.diff().max())) and sample.outside is None
 
 
