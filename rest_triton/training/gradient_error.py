@@ -1,8 +1,8 @@
 """The error of a method's gradients: what is left of it on average, and what varies from batch to batch.
 
 The weights stay as they are. A batch's gradient ``g`` is what the next step of the run would compute: refreshes, samples,
-reads and writes of tables are those of the method. It is multiplied so that its mean over an epoch's batches estimates ``G``,
-the gradient of the mean loss of all training nodes by backpropagation through the whole graph:
+reads and writes of tables are the method's. It is multiplied so that its mean over an epoch's batches estimates ``G``, the
+gradient of the mean loss of all training nodes by backpropagation through the whole graph:
 
     bias²   ‖E g - G‖² / ‖G‖²         noise²   E ‖g - E g‖² / ‖G‖²         error of a step: bias² + noise²
 
@@ -31,7 +31,9 @@ APART = 1 << 20  # steps between the dropout of batches and that of the full bat
 
 @dataclass(frozen=True)
 class Estimate:
-    """How well the gradients of a method estimate ``G``, as shares of ``‖G‖``. Expectations are corrected for the finite number of draws.
+    """How well the gradients of batches estimate ``G``, as shares of ``‖G‖``.
+
+    Expectations are corrected for the finite number of draws.
 
     Args:
         bias: ``‖E g - G‖``. standard_error: of ``E g - G``, by which ``bias`` is corrected; a smaller bias is not seen.
