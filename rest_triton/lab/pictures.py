@@ -23,7 +23,7 @@ class Panel:
 
     Args:
         places: the names of 0, 1, … on the x-axis. joined: whether the points of a line are connected.
-        below: y-axes begin here.
+        between: the ends of the y-axis.
     """
 
     x: str
@@ -32,7 +32,7 @@ class Panel:
     title: str = ""
     places: Sequence[str] = ()
     joined: bool = True
-    below: float | None = None
+    between: tuple[float, float] | None = None
 
 
 def draw(panels: Sequence[Panel], across: int = 0) -> bytes:
@@ -65,8 +65,8 @@ def draw(panels: Sequence[Panel], across: int = 0) -> bytes:
         if panel.places:
             turned = max(map(len, panel.places)) * len(panel.places) > 40
             axis.set_xticks(range(len(panel.places)), panel.places, rotation=90 if turned else 0)
-        if panel.below is not None:
-            axis.set_ylim(bottom=panel.below)
+        if panel.between is not None:
+            axis.set_ylim(*panel.between)
     if len(handles) > 1:
         figure.legend(handles.values(), handles.keys(), loc="outside upper left", ncols=wide * 2 + 1, frameon=False)
     png = io.BytesIO()

@@ -19,7 +19,7 @@ from ...utils.files import write_whole
 from ..ended import last_state, remove_tables
 from ..pictures import curves, draw
 from ..results import columns, reached
-from ..study import FULL, FULL_EPOCHS, Base, Cases, Labels, Results, Run, Study
+from ..study import FULL, FULL_EPOCHS, Base, Cases, Labels, Results, Run, Spread, Study
 
 LEAVES = "errors.json"
 SLOWER, BOTH_WAYS = ", rate / 2", "+rest, both ways"
@@ -84,23 +84,23 @@ def _column(name: str) -> Callable[[Run], float | None]:
 
 
 def _picture(results: Results) -> bytes:
-    """A panel for each model and method, with a line for each of its forms and for full batch."""
+    """A panel for each model and method, with a line for each of its forms, and full batch's last score beside them."""
     panels, names = [], [name for name in results.values("method") if name != FULL]
     bases = list(dict.fromkeys(base_of(name) for name in names)) or [FULL]
     for model in results.values("model"):
-        of_model, below = results.where(model=model), []
-        full = curves([group for group in of_model if group[0].method == FULL], "seconds", "test").lines.get(FULL, [])
-        row = []
+        groups, row, scores = results.where(model=model), [], list[float]()
+        last = curves([g for g in groups if g[0].method == FULL], "seconds", "test").lines.get(FULL, [])[-1:]
         for base in bases:
-            panel = curves([g for g in of_model if base_of(g[0].method) == base], "seconds", "test", f"{model}, {base}")
+            panel = curves([g for g in groups if base_of(g[0].method) == base], "seconds", "test", f"{model}, {base}")
             panel.lines = {form_of(name): points for name, points in panel.lines.items()}
-            end = max((x for points in panel.lines.values() for x, _ in points), default=float("inf"))
-            shown = [(x, value) for x, value in full if x <= end]
-            panel.lines |= {FULL: shown} if shown else {}
-            below += [points[len(points) // 4][1].mean for points in panel.lines.values() if points]
+            scores += [value.mean for points in panel.lines.values() for _, value in points[len(points) // 4 :]]
+            end = max((x for points in panel.lines.values() for x, _ in points), default=1.0)
+            panel.lines |= {FULL: [(x, Spread(value.mean)) for x in (0.0, end) for _, value in last]}
             row.append(panel)
+        scores += [value.mean for _, value in last]
+        room = 0.05 * (max(scores, default=1.0) - min(scores, default=0.0)) or 1.0
         for panel in row:
-            panel.below = min(below, default=None)
+            panel.between = min(scores, default=0.0) - room, max(scores, default=1.0) + room
         panels += row
     return draw(panels, len(bases))
 
