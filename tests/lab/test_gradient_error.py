@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from rest_triton.methods.engine import Engine
 from rest_triton.methods.mvs import MVS
 from rest_triton.sampling.batch import Batch
 from rest_triton.training.gradient_error import Estimate, full_gradient, full_gradients, gradient_error
@@ -116,12 +117,25 @@ def test_a_sample_of_all_neighbours_has_no_bias() -> None:
 
 
 def test_the_full_batch_has_no_bias_in_training_mode() -> None:
-    """Its draws differ by dropout alone. Those of batches are others than those of the truth."""
+    """Its draws differ by dropout alone."""
     found = error_of(made("gcn", "full", 5), training=True, epochs=100, draws=100)
     assert 0.05 < found.standard_error < 0.3 and found.bias < 2 * found.standard_error and found.noise > 0.5
     run = made("gcn", "full", dropout=0.5)
     a, b, again = full_gradients(run.engine, run.graph, [1, 2, 1], training=True)
     assert torch.equal(a, again) and not torch.equal(a, b)
+
+
+def test_dropout_of_batches_is_not_that_of_the_full_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    run, seen = made("gcn", "gas", 2), dict[bool, list[int]]({True: [], False: []})
+    gradients = Engine.gradients
+
+    def seeing(engine: Engine, batch: Batch, step: int, *of: Any, **more: Any) -> Any:
+        seen[len(batch) == NODES].append(step)
+        return gradients(engine, batch, step, *of, **more)
+
+    monkeypatch.setattr(Engine, "gradients", seeing)
+    error_of(run, training=True, draws=5)
+    assert len(set(seen[True])) == 5 and len(set(seen[False])) == 6 and not set(seen[True]) & set(seen[False])
 
 
 def test_pushes_are_part_of_a_gradient() -> None:
