@@ -78,6 +78,10 @@ class Method(ABC):
         """Batches that hold every node exactly once, for measurements."""
         return self.batches(0)
 
+    def draws(self, engine: "Engine", epoch: int, most: int) -> Sequence[Batch]:
+        """At most ``most`` of an epoch's batches, drawn with the current weights, for measurements. They move the state."""
+        return self.batches(epoch)[:most]
+
     def tables(self, model: HistoryGNN) -> dict[str, list[int]]:
         """The widths of the tables it needs, by kind. :data:`INPUT` is the kind of the inputs of layers."""
         return {INPUT: model.history_dims[self.first_table(model) - (not model.encodes) :]}

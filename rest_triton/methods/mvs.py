@@ -62,6 +62,16 @@ class MVS(Method):
         batch = Batch(self.num_nodes, nodes=self.nodes[kept], weight=weight)
         return batch.on(self.device)
 
+    def draws(self, engine: Engine, epoch: int, most: int) -> Sequence[Batch]:
+        """Each is drawn from other nodes, as batches between which many steps lie are. No table is written."""
+        batches, drawn = self.batches(epoch), list[Batch]()
+        with engine.inference() as made:
+            made.run()
+            for index in range(min(most, len(batches))):
+                self.choose(made, epoch * len(batches) + index)
+                drawn.append(batches[index])
+        return drawn
+
     def begin(self, engine: Engine, step: int) -> None:
         with engine.inference(record_at=step) as made:
             self.renew(made, step)
@@ -75,10 +85,14 @@ class MVS(Method):
             finally:
                 made.close()
 
-    @torch.no_grad()
     def renew(self, made: Inference, step: int) -> None:
         """Fill the tables by an exact pass, and draw from other nodes, by new importance."""
         made.run()
+        self.choose(made, step)
+
+    @torch.no_grad()
+    def choose(self, made: Inference, step: int) -> None:
+        """Draw from other nodes, by the importance that follows from an exact pass."""
         count = max(1, round(self.config.importance_share * len(self.training)))
         seed = mix64(mix64(self.config.seed + IMPORTANCE) + step) >> 1
         chosen = torch.randperm(len(self.training), generator=torch.Generator().manual_seed(seed))[:count]
