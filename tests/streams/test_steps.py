@@ -13,7 +13,7 @@ from torch.nn import BatchNorm1d, Linear, ModuleList, Sequential
 
 from rest_triton.history import disk as on_disk
 from rest_triton.history import history, streams, table
-from rest_triton.methods import engine, frequency, graphfm, refresh, rest, rest_is
+from rest_triton.methods import coded_context, engine, frequency, graphfm, refresh, rest, rest_is
 from rest_triton.nn import Context, HistoryGNN, context, inference, inputs, norm, pyg, rows
 from rest_triton.nn.pyg import PyGLayer
 from rest_triton.sampling.batch import Batch, node_batch
@@ -25,6 +25,7 @@ from .mutants import installed, mutants
 
 STEPS = 3  # the third one meets what the first left behind
 LMC: dict[str, Any] = dict(method="lmc+rest", frequency=2, gradient_frequency=1)
+CODED = LMC | dict(method="lmc-coded+rest")
 REST, REST_IS, AUTO = dict(method="gas+rest"), dict(method="gas+rest-is"), dict(method="gas+rest", frequency="auto")
 DRAWN: dict[str, Any] = dict(batch_nodes=15, importance_every=2, importance_share=0.8)
 
@@ -88,6 +89,12 @@ CASES: dict[str, dict[str, Any]] = {
     "bidirectional, running statistics, far": dict(model="gcn-norm", **LMC, refresh_mode="eval", tier="far"),
     "bidirectional, disk": dict(model="appnp", **LMC, tier="disk"),
     "bidirectional, exact input": dict(model="appnp", **LMC, input="exact"),
+    "lmc-coded": dict(model="gcn-norm", method="lmc-coded", edge_dropout=0.3, dtype="float16"),
+    "lmc-coded, far": dict(model="gcnii", method="lmc-coded+rest-is", frequency=2, tier="far"),
+    "lmc-coded, disk": dict(model="gcn-linear", method="lmc-coded+rest", tier="disk", accumulate=2),
+    "lmc-coded, bidirectional": dict(model="gcn-norm", **CODED, refresh_mode="eval"),
+    "lmc-coded, bidirectional, far": dict(model="gcnii-norm", **CODED, refresh_norm="running", tier="far"),
+    "lmc-coded, exact input": dict(model="appnp", **CODED, input="exact", batch_norm=True),
     "graphfm": dict(model="gcn-norm", method="graphfm+rest", refresh_mode="eval"),
     "graphfm, far": dict(model="gcnii", method="graphfm+rest", tier="far"),
     "graphfm, rest-is, far": dict(model="gcn-norm", method="graphfm+rest-is", frequency=3, tier="far"),
@@ -169,7 +176,7 @@ def test_every_conflict_is_ordered(case: str, tmp_path: Path) -> None:
 INTERLEAVED = [
     "gas, far", "rest", "running statistics", "running statistics, far, accumulate, clip", "rest-is in three pieces, far",
     "by drift", "exact input", "evaluation writes", "bidirectional", "bidirectional, running statistics, far",
-    "history dropout", "history dropout, far", "running statistics, dropout",
+    "history dropout", "history dropout, far", "running statistics, dropout", "lmc-coded, bidirectional, far",
 ]  # fmt: skip
 
 
@@ -318,7 +325,7 @@ FIRST = {
     "context": ["rest, far", "running statistics", "rest", "pna, far", "pna, running statistics", "bidirectional",
         "bidirectional, exact input"],
     "norm": ["running statistics"], "pyg": ["layers of pyg"], "history": ["tables alone"], "table": ["tables alone"],
-    "graphfm": ["graphfm, far", "graphfm, rest-is, far"],
+    "graphfm": ["graphfm, far", "graphfm, rest-is, far"], "coded_context": ["lmc-coded, far", "lmc-coded, bidirectional"],
     "engine": ["from the beginning"],
 }  # fmt: skip
 
@@ -364,7 +371,7 @@ def from_the_beginning(model: str, **options: Any) -> list[str]:
 
 MODULES = (
     history, table, on_disk, context, rows, inputs, norm, pyg, inference, engine, refresh, rest, rest_is, frequency,
-    graphfm,
+    graphfm, coded_context,
 )  # fmt: skip
 ALL = [
     *((streams, *mutant) for mutant in mutants(streams, inside=["Streams"])),

@@ -1,0 +1,440 @@
+"""LMC as published: exact for beta 0 and tables that are up to date, else with an error that stays."""
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from rest_triton.config import Config
+from rest_triton.data.sizes import Sizes
+from rest_triton.history.history import GRADIENT, INPUT
+from rest_triton.methods.base import Method
+from rest_triton.methods.coded_context import CodedContext
+from rest_triton.nn import Context
+from rest_triton.ops import debug, history_spmm, use_backend
+from rest_triton.predict import predict
+from rest_triton.sampling.batch import node_batch
+from rest_triton.training import run as session
+from rest_triton.training.plan import plan
+from rest_triton.training.trainer import Trainer
+from rest_triton.utils.errors import UserError
+
+from ..history.runs import CLASSES, NODES, Run, disk, same_results
+from ..training.data import gradients, settings, small
+from ..training.resuming import Data, newest, same, state_in
+from ..training.test_killed import Child, go_on
+from .test_lmc import CPU, MODELS, Neighbours, flat, full_gradient, noise, off, sweep, sweeps
+
+EXACT: dict[str, Any] = dict(method="lmc-coded", beta=0.0, dropout=0.0)
+BIDIRECTIONAL: dict[str, Any] = dict(method="lmc-coded+rest", frequency=3, gradient_frequency=2)
+
+
+@pytest.fixture(autouse=True)
+def on_one_thread(threads: Callable[[int], None]) -> None:
+    threads(1)
+
+
+# M5.
+
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    **{model: (model, {}) for model in MODELS},
+    "gcn-linear": ("gcn-linear", {}),
+    "gcn, directed": ("gcn", dict(directed=True)),
+    "gcnii, directed, far": ("gcnii", dict(directed=True, far=True)),
+    "appnp, exact": ("appnp", dict(input="exact")),
+    "gcn-linear, exact, directed, far": ("gcn-linear", dict(input="exact", directed=True, far=True)),
+    "gcnii, exact": ("gcnii", dict(input="exact")),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_without_computed_rows_the_gradient_of_an_epoch_is_that_of_the_full_batch(case: str) -> None:
+    """With frozen weights, from tables of noise."""
+    model, options = CASES[case]
+    run = noise(Run(model, **EXACT, **options))
+    truth = full_gradient(run)
+    errors = [off(sweep(run, number), truth) for number in range(1, sweeps(run) + 1)]
+    assert errors[0] > 1 and errors[-1] < 2e-6
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("directed", [False, True])
+def test_with_computed_rows_an_error_stays(model: str, directed: bool) -> None:
+    """Sweeps do not make it smaller. It grows with beta."""
+    errors = []
+    for beta, score in ((0.2, "const"), (0.8, "linear"), (1.0, "linear"), (1.0, "const")):
+        run = Run(model, method="lmc-coded", beta=beta, score=score, dropout=0.0, batch_size=1, directed=directed)
+        truth = full_gradient(run)
+        found = [off(sweep(run, number), truth) for number in range(1, sweeps(run) + 3)]
+        errors.append(found[-1])
+        assert found[-2:] == pytest.approx([found[-3]] * 2, rel=0.02)
+    assert 0.01 < errors[0] and errors == sorted(errors) and errors[-1] < 0.4
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_tables_hold_rows_before_the_activation_and_their_gradients(model: str) -> None:
+    run = noise(Run(model, **EXACT))
+    for number in range(1, sweeps(run) + 1):
+        sweep(run, number)
+    full, made = Run(model, method="full", dropout=0.0), list[Tensor]()
+
+    class Watched(Context):
+        def output(self, h: Tensor, *of: Any, **options: Any) -> Tensor:
+            self.seen(h)
+            return super().output(h, *of, **options)
+
+        def leave(self, h: Tensor) -> None:
+            if not self._recorded:
+                self.seen(h)
+            super().leave(h)
+
+        def seen(self, u: Tensor) -> None:
+            u.retain_grad()
+            made.append(u)
+
+    full.trainer.method.context = Watched
+    full.engine.train(full.batch(), 1, Method.loss(full.trainer.method, full.graph, full.batch(), CPU))
+    rows, past = run.history.kinds[INPUT], run.history.kinds[GRADIENT]
+    assert len(rows) == len(made) + run.model.encodes and len(past) == len(made) - 1 - (not run.model.encodes)
+    for table, u in zip(reversed(rows), reversed(made), strict=False):
+        assert off(table.rows.double(), u.detach().double()) < 2e-6
+    for table, u in zip(reversed(past), reversed(made[:-1]), strict=False):
+        assert u.grad is not None and off(table.rows.double(), u.grad.double()) < 2e-6
+
+
+# A step by the paper's equations.
+
+
+def dense(run: Run) -> Tensor:
+    """float64 [N, N]: the normalised adjacency."""
+    return history_spmm(run.data.adj, torch.arange(NODES), run.engine.inputs.outside(), None, torch.eye(NODES)).double()
+
+
+def beta_of(run: Run, a: Tensor, inside: Tensor, halo: Tensor) -> Tensor:
+    shares = [e[halo][:, inside].sum(1) / e[halo].sum(1) for e in ((a > 0).double(), (a.t() > 0).double())]
+    x = torch.minimum(*shares)
+    score = {
+        "linear": x, "const": 1 + 0 * x, "concave": x * (2 - x), "convex": x**2, "sin": torch.sin(torch.pi * (x - 0.5))
+    }[run.config.score]  # fmt: skip
+    return torch.where(x == 1, 1.0, run.config.beta * score).unsqueeze(1)
+
+
+@pytest.mark.parametrize("directed", [False, True])
+@pytest.mark.parametrize("score", ["linear", "const", "concave", "convex", "sin"])
+def test_a_step_is_that_of_the_equations(score: str, directed: bool) -> None:
+    """A GCN in float64: what the tables then hold, and gradients of weights."""
+    run = noise(Run("gcn", method="lmc-coded", beta=0.8, score=score, dropout=0.0, directed=directed))
+    batch, a = run.batch(1, 4), dense(run)
+    rows = batch.rows
+    near = (a[rows] > 0).any(0) | (a[:, rows] > 0).any(1)
+    near[rows] = False
+    halo = torch.nonzero(near).squeeze(1)
+    inside, b = torch.cat([rows, halo]), len(rows)
+    assert torch.equal(run.trainer.method.reads(run.engine, batch), halo)
+    beta, h = beta_of(run, a, inside, halo), run.data.x[inside].double()
+    if not directed or score == "sin":
+        assert 0 < int((beta == 1).sum()) < len(halo) or score == "const"
+    tables = {kind: [table.rows.double() for table in kept] for kind, kept in run.history.kinds.items()}
+    weights, kept = [], list[Tensor]()
+    for layer, conv in enumerate(run.model.convs):
+        w, c = (p.detach().double().requires_grad_() for p in (conv.lin.weight, conv.bias))
+        weights += [c, w]
+        z = a[inside][:, inside] @ h
+        u, v = z[:b] @ w.t(), z[b:] @ w.detach().t()
+        last, old = layer == 2, tables[INPUT][layer][halo]
+        if last:  # whose table holds results
+            u, v = u + c, v + c.detach()
+        v = v + ((1 - beta) * (old - v)).detach()
+        if layer == 1:
+            v.register_hook(lambda g: (1 - beta) * tables[GRADIENT][0][halo] + beta * g)
+        u.retain_grad()
+        kept.append(u)
+        h = torch.cat([u, v]) if last else torch.cat([F.relu(u + c), F.relu(v + c.detach())])
+    trains = run.graph.train_mask[inside]
+    loss = F.cross_entropy(h[trains], run.graph.y[inside][trains], reduction="sum") / int(run.graph.train_mask.sum())
+    loss.backward()
+    run.model.zero_grad()
+    run.engine.train(batch, 9, run.trainer.method.loss(run.graph, batch, CPU))
+    for ours, theirs in zip(run.model.parameters(), weights, strict=True):
+        assert ours.grad is not None and off(ours.grad.double(), theirs.grad) < 1e-5
+    others = torch.ones(NODES, dtype=torch.bool)
+    others[rows] = False
+    written = [*zip(run.history.tables, kept, tables[INPUT], strict=True)]
+    written.append((run.history.kinds[GRADIENT][0], kept[1].grad, tables[GRADIENT][0]))
+    for table, now, before in written:
+        assert off(table.rows[rows].double(), now.detach()) < 1e-5
+        assert torch.equal(table.rows[others].double(), before[others]) and int((table.stamp == 9).sum()) == b
+
+
+@pytest.mark.parametrize(("model", "given"), [("gcn", "cached"), ("appnp", "exact"), ("gcnii", "exact")])
+def test_with_beta_one_and_score_const_no_table_is_read(model: str, given: str) -> None:
+    """Bitwise. This is the setting that the authors publish for GCN on arxiv. With score linear tables are read."""
+    for score in ("const", "linear"):
+        runs = [Run(model, method="lmc-coded", beta=1.0, score=score, input=given) for _ in range(2)]
+        for table in noise(runs[1]).history.all_tables:
+            table.rows.mul_(1e3)
+        found = [(run.losses(1), gradients(run.model)) for run in runs]
+        alike = found[0][0] == found[1][0] and all(map(torch.equal, found[0][1], found[1][1]))
+        assert alike == (score == "const")
+
+
+@pytest.mark.parametrize("model", [*MODELS, "gcn-norm"])
+def test_one_batch_of_all_nodes_is_full_batch(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bitwise, whatever the tables hold."""
+    monkeypatch.setattr(Method, "transforms_first", lambda *of: False)
+    found = []
+    for method in ("lmc-coded", "full"):
+        run = Run(model, method=method)
+        loss_of = Method.loss(run.trainer.method, run.graph, run.batch(), CPU)
+        (run if method == "full" else noise(run)).engine.train(run.batch(), 1, loss_of)
+        found.append(gradients(run.model))
+    assert all(torch.equal(a, b) and bool(a.any()) for a, b in zip(*found, strict=True))
+
+
+def test_a_loss_belongs_to_its_forward() -> None:
+    """In a loop of one's own, other forwards between a forward and its loss change nothing."""
+    run, other = (Run("gcnii", method="lmc-coded+rest") for _ in range(2))
+    batch = run.batch(1, 4)
+    loss_of = run.trainer.method.loss(run.graph, batch, CPU)
+    logits = run.engine.forward(batch, 1)
+    run.engine.predict(run.batch(2), 1)
+    run.engine.refresh(run.batch(0), 1)
+    loss_of(logits).backward()
+    other.engine.train(batch, 1, loss_of)
+    assert all(map(torch.equal, gradients(run.model), gradients(other.model)))
+    other.engine.train(batch, 2, lambda logits: logits.sum())
+    assert other.trainer.method.beside is None  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("how", [{}, dict(edge_dropout=0.3), dict(amp=True, dtype="bfloat16"), dict(directed=True)])
+def test_it_learns(how: dict[str, Any]) -> None:
+    run = Run("gcn-norm", method="lmc-coded+rest", **how)
+    with debug():
+        losses = run.losses(30)
+    assert sum(losses[-3:]) < 0.8 * sum(losses[:3])
+    if "amp" not in how:
+        with use_backend("torch"):
+            again = Run("gcn-norm", method="lmc-coded+rest", **how).losses(4)
+        assert again == pytest.approx(losses[:4], rel=1e-4)
+
+
+# Tables: number formats, places, checkpoints, memory.
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_float16_does_not_underflow(model: str) -> None:
+    """Of 2e8 training nodes each has a gradient that float16 rounds to zero. Scaled, it keeps its eleven bits."""
+    found = {}
+    for dtype in ("float32", "float16"):
+        run = Run(model, **EXACT, dtype=dtype)
+        method: Any = run.trainer.method
+        method.training_nodes = 200_000_000
+        for number in range(1, sweeps(run) + 1):
+            gradient = sweep(run, number)
+        unit = method.unit(run.history.dtype)
+        found[dtype] = gradient, [table.rows.double() / unit for table in run.history.kinds[GRADIENT]]
+    assert not any(bool(rows.half().any()) for rows in found["float32"][1])
+    for exact, kept in zip(found["float32"][1], found["float16"][1], strict=True):
+        assert 0 < off(kept, exact) < 4 * 2.0**-11
+    assert 0 < off(found["float16"][0], found["float32"][0]) < 4 * 2.0**-11
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("directed", [False, True])
+def test_same_losses_wherever_the_tables_are(model: str, directed: bool, tmp_path: Path) -> None:
+    for method in (dict(method="lmc-coded"), BIDIRECTIONAL, dict(method="lmc-coded+rest-is", frequency=2)):
+        options = dict(**method, directed=directed, input="exact" if model == "appnp" and directed else "cached")
+        expected = Run(model, **options)
+        losses = expected.losses(5)
+        assert len(set(losses)) == 5
+        for where in (dict(far=True), disk(tmp_path / f"{method['method']}")):
+            other = Run(model, **options, **where)
+            assert other.losses(5) == losses and same_results(expected, other)
+            other.trainer.close()
+
+
+@pytest.mark.parametrize(("model", "place"), [("gcn", "device"), ("appnp", "disk"), ("gcnii", "device")])
+def test_a_run_that_was_killed_is_the_same_run(
+    model: str, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "write_report", lambda path: None)
+    (tmp_path / "data").mkdir()
+    data = Data.make(tmp_path / "data")
+    config = data.config(model=model, history=place, epochs=4, **BIDIRECTIONAL)
+    data.run(config, tmp_path / "whole")
+
+    def work(say: Callable[[bytes], Any]) -> None:
+        update = Trainer.update
+
+        def dying(trainer: Trainer, *batches: Any) -> list[Tensor]:
+            if trainer.step == 7:  # in the third epoch of three steps
+                os.kill(os.getpid(), signal.SIGKILL)
+            return update(trainer, *batches)
+
+        Trainer.update = dying  # type: ignore[method-assign]
+        go_on(config, data, tmp_path / "killed")
+
+    child = Child(work)
+    assert child.wait() == b"" and os.WIFSIGNALED(child.end(kill=False))
+    assert newest(tmp_path / "killed").stem == "epoch-000002"
+    go_on(config, data, tmp_path / "killed")
+    whole, killed = state_in(tmp_path / "whole"), state_in(tmp_path / "killed")
+    assert same(whole, killed) and len(whole["tables"]) > 0
+    assert set(predict(newest(tmp_path / "killed"), config)[1]) == {"train", "val", "test"}
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("given", ["cached", "exact"])
+def test_the_plan_counts_its_tables(model: str, given: str) -> None:
+    config = settings(model=model, method="lmc-coded", dtype="bfloat16", input="cached" if model == "gcn" else given)
+    sizes = Sizes(nodes=small().graph.num_nodes, edges=3000, features=12, classes=CLASSES, name="small", prepared=True)
+    planned = {array.name: array.nbytes for array in plan(sizes, config).arrays}
+    kinds = Trainer(config, small()).history.kinds
+    for name, kind in (("history tables", INPUT), ("gradient tables", GRADIENT)):
+        assert planned[name] == sum(table.rows.nbytes for table in kinds[kind]) > 0
+    assert planned["stamps"] == sum(table.stamp.nbytes for tables in kinds.values() for table in tables)
+
+
+# Exact passes and refreshes.
+
+
+@pytest.mark.parametrize("model", [*MODELS, "gcn-norm", "gcn-linear"])
+def test_evaluation_is_exact(model: str) -> None:
+    """It leaves no trace, or writes the rows that batches of exact tables would write."""
+    run, other = Run(model, method="lmc-coded"), Run(model, method="gas")
+    run.losses(2)
+    other.model.load_state_dict(run.model.state_dict())
+    before = [table.rows.clone() for table in run.history.tables]
+    assert torch.equal(run.engine.exact(), other.engine.exact())
+    found = run.trainer.evaluate(error=True)
+    assert found["error"] > 0 and len(found["staleness"]) == len(before)
+    assert all(torch.equal(table.rows, rows) for table, rows in zip(run.history.tables, before, strict=True))
+    run.engine.fill(3)
+    filled = [table.rows.clone() for table in run.history.tables]
+    assert all(int(table.stamp.min()) == 3 for table in run.history.tables)
+    run.engine.refresh(run.batch(), 4, training=False)
+    for table, rows in zip(run.history.tables, filled, strict=True):
+        torch.testing.assert_close(table.rows, rows, rtol=1e-4, atol=1e-5)
+        assert int(table.stamp.min()) == 4
+
+
+@pytest.mark.parametrize("mode", ["train", "eval"])
+@pytest.mark.parametrize("model", ["gcn-norm", "appnp", "gcnii-norm"])
+def test_a_refresh_changes_tables_alone(model: str, mode: str) -> None:
+    """Rows of the batch; with backward in tables of both kinds, and inputs as without."""
+    run, other = (Run(model, **BIDIRECTIONAL, refresh_mode=mode) for _ in range(2))
+    for known in (run, other):
+        known.step()
+    batch, outside = run.batch(0, 3), torch.ones(NODES, dtype=torch.bool)
+    outside[batch.rows] = False
+    for known, backward in ((run, True), (other, False)):
+        tables = [(t.rows.clone(), t.stamp.clone()) for t in known.history.all_tables]
+        of_tables = {id(x) for table in known.history.all_tables for x in (table.rows, table.stamp)}
+        before = [t.clone() for t in known.results() if id(t) not in of_tables]
+        known.engine.refresh(batch, 50, draw=4, training=mode == "train", backward=backward)
+        after = [t for t in known.results() if id(t) not in of_tables]
+        assert all(map(torch.equal, before, after)) and len(before) > 10
+        assert known.trainer.method.beside is None  # type: ignore[attr-defined]
+        for table, (rows, stamp) in zip(known.history.all_tables, tables, strict=True):
+            assert torch.equal(table.rows[outside], rows[outside]) and torch.equal(table.stamp[outside], stamp[outside])
+            changes = backward or table in known.history.tables
+            assert torch.equal(table.rows, rows) != changes and bool((table.stamp[batch.rows] == 50).all()) == changes
+    for ours, theirs in zip(run.history.tables, other.history.tables, strict=True):
+        assert torch.equal(ours.rows, theirs.rows)
+    run.model.zero_grad()
+    run.engine.refresh(batch, 51, backward=True)
+    assert all(p.grad is None and p.requires_grad for p in run.model.parameters())
+
+
+@pytest.mark.parametrize("far", [False, True])
+def test_rest_is_refreshes_what_the_batch_reads(far: bool) -> None:
+    """In a directed graph also the nodes that read the batch: of these backward reads gradients. Only tables change."""
+    run = Run("gcnii", method="lmc-coded+rest-is", frequency=2, directed=True, far=far)
+    batch = run.trainer.method.batches(1)[0]
+    halo = run.trainer.method.reads(run.engine, batch)
+    assert len(halo) > len(batch.halo(run.data.adj))
+    run.step()
+    run.history.streams.finish()
+    fresh = torch.zeros(NODES, dtype=torch.bool)
+    fresh[halo] = fresh[batch.rows] = True
+    for table in run.history.tables:
+        assert torch.equal(table.stamp == 1, fresh)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_refreshes_with_backward_are_sweeps(model: str) -> None:
+    """With frozen weights: only the last epoch trains, and its gradient is that of the full batch."""
+    run = noise(Run(model, **EXACT))
+    truth = full_gradient(run)
+    for number in range(1, sweeps(run)):
+        sweep(run, number, refresh=True)
+    assert off(sweep(run, sweeps(run)), truth) < 2e-6
+
+
+def test_a_refresh_normalises_the_halo_as_asked() -> None:
+    """With running statistics the halo's, too; a halo of one row has no others."""
+    for running in (False, True):
+        run = Run("gcn-norm", method="lmc-coded", dropout=0.0)
+        run.step()
+        seen: list[bool] = []
+        normalise = Context._normalise
+
+        def watched(ctx: Context, *of: Any, seen: list[bool] = seen, real: Any = normalise) -> Any:
+            seen.append(ctx.running and ctx.statistics is not None)
+            return real(ctx, *of)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Context, "_normalise", watched)
+            run.engine.refresh(run.batch(0, 3), 2, running=running)
+        assert len(seen) > 4 and set(seen) == {running}
+    run.engine.refresh(node_batch(torch.arange(1, NODES), NODES), 3)
+    assert all(bool(table.rows.isfinite().all()) for table in run.history.tables)
+
+
+def test_without_a_halo_it_is_the_loss_of_the_batch() -> None:
+    """Isolated nodes: nothing is beside them."""
+    run = Run("gcn", method="lmc-coded")
+    batch = node_batch(torch.arange(NODES - 3, NODES), NODES)
+    ctx = CodedContext(run.engine.inputs, batch, run.engine.maps["compute"], run.trainer.method, step=1)  # type: ignore[arg-type]
+    run.model(ctx)
+    assert ctx.beside is None
+    ctx.close()
+    run.engine.train(batch, 2, run.trainer.method.loss(run.graph, batch, CPU))
+    assert all(bool((table.stamp[batch.rows] == 2).all()) for table in run.history.tables)
+
+
+# What is refused, and what has no effect.
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (dict(model="gin"), "method is lmc-coded, but layers of model gin have a ReLU inside.*give --method lmc, or"),
+        (dict(model="gat"), "method is lmc-coded, but model gat does not sum over neighbours"),
+        (dict(model="pna"), "method is lmc-coded, but model pna does not sum over neighbours"),
+        (dict(gradient_frequency=1), "method lmc-coded has no refreshes that run backward"),
+        (BIDIRECTIONAL | dict(gradient_frequency=4), "gradient_frequency is 4, but frequency is 3"),
+        (dict(beta=1.5), "beta is 1.5"),
+        (dict(beta=-0.1), "beta is -0.1"),
+        (dict(score="cubic"), "score is 'cubic'"),
+    ],
+)
+def test_refused(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        Config(**(dict(dataset="cora", method="lmc-coded") | given))
+
+
+def test_a_model_that_reads_neighbours_itself_is_refused() -> None:
+    with pytest.raises(UserError, match=r"reads neighbours by ctx\.neighbourhood\(\)"):
+        Run(Neighbours(), method="lmc-coded").step()
+
+
+def test_options_of_other_methods_have_no_effect() -> None:
+    coded, lmc = Config(dataset="small", method="lmc-coded"), Config(dataset="small", method="lmc")
+    assert coded.idle(["beta", "score"]) == [] and len(lmc.idle(["beta", "score"])) == 2
