@@ -254,6 +254,10 @@ class CodedLayerwise(LayerwiseContext):
 
     fills_inputs = False
 
+    def propagate_linear(self, weight: Tensor) -> Tensor:
+        # Else the last layer's result, which is in a table, would differ in its last bits with the place of the tables.
+        return F.linear(self.propagate(), weight) if self.filling else super().propagate_linear(weight)
+
     def output(self, h: Tensor, norm: BatchNorm1d | None = None, **options: Any) -> Tensor:
         self._fill(h)
         return super().output(h, norm, **options)

@@ -3,6 +3,7 @@
 import os
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +75,7 @@ def test_with_computed_rows_an_error_stays(model: str, directed: bool) -> None:
         found = [off(sweep(run, number), truth) for number in range(1, sweeps(run) + 3)]
         errors.append(found[-1])
         assert found[-2:] == pytest.approx([found[-3]] * 2, rel=0.02)
-    assert 0.01 < errors[0] and errors == sorted(errors) and errors[-1] < 0.4
+    assert errors[0] > 0.01 and errors == sorted(errors) and errors[-1] < 0.4
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -116,9 +117,11 @@ def dense(run: Run) -> Tensor:
     return history_spmm(run.data.adj, torch.arange(NODES), run.engine.inputs.outside(), None, torch.eye(NODES)).double()
 
 
-def beta_of(run: Run, a: Tensor, inside: Tensor, halo: Tensor) -> Tensor:
-    shares = [e[halo][:, inside].sum(1) / e[halo].sum(1) for e in ((a > 0).double(), (a.t() > 0).double())]
-    x = torch.minimum(*shares)
+def beta_of(run: Run, inside: Tensor, halo: Tensor) -> Tensor:
+    edges = replace(run.data.adj, row_scale=None, col_scale=None, edge_weight=None, reverse=None)
+    nodes, outside = torch.arange(NODES), run.engine.inputs.outside()
+    count = history_spmm(edges, nodes, outside, None, torch.eye(NODES)).double()  # an edge may be there twice
+    x = torch.minimum(*(e[halo][:, inside].sum(1) / e[halo].sum(1) for e in (count, count.t())))
     score = {
         "linear": x, "const": 1 + 0 * x, "concave": x * (2 - x), "convex": x**2, "sin": torch.sin(torch.pi * (x - 0.5))
     }[run.config.score]  # fmt: skip
@@ -137,9 +140,8 @@ def test_a_step_is_that_of_the_equations(score: str, directed: bool) -> None:
     halo = torch.nonzero(near).squeeze(1)
     inside, b = torch.cat([rows, halo]), len(rows)
     assert torch.equal(run.trainer.method.reads(run.engine, batch), halo)
-    beta, h = beta_of(run, a, inside, halo), run.data.x[inside].double()
-    if not directed or score == "sin":
-        assert 0 < int((beta == 1).sum()) < len(halo) or score == "const"
+    beta, h = beta_of(run, inside, halo), run.data.x[inside].double()
+    assert 0 < int((beta == 1).sum()) < len(halo)
     tables = {kind: [table.rows.double() for table in kept] for kind, kept in run.history.kinds.items()}
     weights, kept = [], list[Tensor]()
     for layer, conv in enumerate(run.model.convs):
@@ -194,19 +196,20 @@ def test_one_batch_of_all_nodes_is_full_batch(model: str, monkeypatch: pytest.Mo
         loss_of = Method.loss(run.trainer.method, run.graph, run.batch(), CPU)
         (run if method == "full" else noise(run)).engine.train(run.batch(), 1, loss_of)
         found.append(gradients(run.model))
-    assert all(torch.equal(a, b) and bool(a.any()) for a, b in zip(*found, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True)) and bool(flat(found[0]).any())
 
 
 def test_a_loss_belongs_to_its_forward() -> None:
     """In a loop of one's own, other forwards between a forward and its loss change nothing."""
     run, other = (Run("gcnii", method="lmc-coded+rest") for _ in range(2))
     batch = run.batch(1, 4)
-    loss_of = run.trainer.method.loss(run.graph, batch, CPU)
     logits = run.engine.forward(batch, 1)
     run.engine.predict(run.batch(2), 1)
     run.engine.refresh(run.batch(0), 1)
-    loss_of(logits).backward()
-    other.engine.train(batch, 1, loss_of)
+    loss = run.trainer.method.loss(run.graph, batch, CPU)(logits)
+    assert loss is not None
+    loss.backward()
+    other.engine.train(batch, 1, other.trainer.method.loss(run.graph, batch, CPU))
     assert all(map(torch.equal, gradients(run.model), gradients(other.model)))
     other.engine.train(batch, 2, lambda logits: logits.sum())
     assert other.trainer.method.beside is None  # type: ignore[attr-defined]
