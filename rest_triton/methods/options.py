@@ -64,7 +64,10 @@ class TableOptions:
         "float32", "number format of tables", choices=("float32", "bfloat16", "float16"), group="method", only=TABLES
     )
     history_dropout: bool = option(
-        False, "dropout of the rows that training reads from tables, as PyGAS has it", group="method", only=TABLES
+        False,
+        "dropout of the rows that training reads from tables, as PyGAS has it; lmc-coded always has it",
+        group="method",
+        only=("base", tuple(base for base in TABLES[1] if base != "lmc-coded")),
     )
 
 

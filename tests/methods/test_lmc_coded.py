@@ -64,17 +64,16 @@ def test_without_computed_rows_the_gradient_of_an_epoch_is_that_of_the_full_batc
     assert errors[0] > 1 and errors[-1] < 2e-6
 
 
-@pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("directed", [False, True])
+@pytest.mark.parametrize(("model", "directed"), [*((model, False) for model in MODELS), ("gcn", True)])
 def test_with_computed_rows_an_error_stays(model: str, directed: bool) -> None:
-    """Sweeps do not make it smaller. It grows with beta."""
+    """More sweeps do not make it smaller. It grows with beta."""
     errors = []
-    for beta, score in ((0.2, "const"), (0.8, "linear"), (1.0, "linear"), (1.0, "const")):
+    for beta, score in ((0.2, "const"), (0.8, "linear"), (1.0, "const")):
         run = Run(model, method="lmc-coded", beta=beta, score=score, dropout=0.0, batch_size=1, directed=directed)
         truth = full_gradient(run)
-        found = [off(sweep(run, number), truth) for number in range(1, sweeps(run) + 3)]
+        found = [off(sweep(run, number), truth) for number in range(1, sweeps(run) + 1)]
         errors.append(found[-1])
-        assert found[-2:] == pytest.approx([found[-3]] * 2, rel=0.02)
+        assert found[-1] == pytest.approx(found[-2], rel=0.02)
     assert errors[0] > 0.01 and errors == sorted(errors) and errors[-1] < 0.4
 
 

@@ -217,9 +217,10 @@ def test_the_first_refresh_comes_after_the_weights_and_features(model: str) -> N
     assert from_the_beginning(model) == []
 
 
-def test_a_refresh_whose_halo_is_one_row_reads_running_statistics_by_copies() -> None:
-    """One row has no variance. With exact input the halo's rows are normalised, too."""
-    run = Run("appnp", **REST, input="exact", batch_norm=True)
+@pytest.mark.parametrize("options", [dict(model="appnp", **REST, input="exact"), dict(model="gcn-norm", **CODED)])
+def test_a_refresh_whose_halo_is_one_row_reads_running_statistics_by_copies(options: dict[str, Any]) -> None:
+    """One row has no variance. With exact input, and by lmc-coded, the halo's rows are normalised, too."""
+    run = Run(**options | dict(batch_norm=True))
     run.step()
     with Recording() as recording:
         run.use(recording)
