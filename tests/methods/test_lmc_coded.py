@@ -18,7 +18,7 @@ from rest_triton.history.history import GRADIENT, INPUT
 from rest_triton.methods.base import Method
 from rest_triton.methods.coded_context import CodedContext
 from rest_triton.nn import Context
-from rest_triton.ops import debug, history_spmm, use_backend
+from rest_triton.ops import debug, history_spmm, history_spmm_definition, use_backend
 from rest_triton.predict import predict
 from rest_triton.sampling.batch import node_batch
 from rest_triton.training import run as session
@@ -397,6 +397,23 @@ def test_a_refresh_normalises_the_halo_as_asked() -> None:
         assert len(seen) > 4 and set(seen) == {running}
     run.engine.refresh(node_batch(torch.arange(1, NODES), NODES), 3)
     assert all(bool(table.rows.isfinite().all()) for table in run.history.tables)
+
+
+@pytest.mark.parametrize("refreshing", [False, True])
+def test_the_first_aggregate_of_a_halo(refreshing: bool) -> None:
+    """Of features of the batch and the halo; edges are dropped for training, and not for a refresh."""
+    run = Run("gcn", method="lmc-coded", edge_dropout=0.4, dropout=0.0)
+    method: Any = run.trainer.method
+    ctx = CodedContext(run.engine.inputs, run.batch(2), run.engine.maps["compute"], method, step=1, refreshing=refreshing)
+    ctx.begin(run.model)
+    ctx.enter(0)
+    assert ctx.beside is not None
+    ctx.beside.enter(0)
+    found, dropout = ctx.beside.propagate(), 0.0 if refreshing else 0.4
+    x, seed = run.data.x[torch.cat([ctx.batch.rows, ctx.halo])], ctx.last_seed
+    of = run.data.adj, ctx.halo, ctx.position(joined=True), x
+    torch.testing.assert_close(found, history_spmm_definition(*of, edge_dropout=dropout, seed=seed))
+    ctx.close()
 
 
 def test_without_a_halo_it_is_the_loss_of_the_batch() -> None:
