@@ -37,7 +37,7 @@ ABOUT = {  # a line of --help for each
 TABLES = ("base", tuple(base for base in BASES if base not in TABLELESS))
 REFRESHED, REST = ("rest", REFRESHES), ("rest", ("rest",))
 MVS, SAMPLED, OF_NODES = ("base", ("mvs",)), ("base", SAMPLING), ("base", ("mvs", *SAMPLING))
-HALO = ("base", tuple(base for base in TABLES[1] if base not in SAMPLING))  # of methods that read whole neighbourhoods
+HALO = ("base", tuple(base for base in TABLES[1] if base not in (*SAMPLING, "lmc-coded")))  # rows that may have dropout
 AUTOMATIC = ("frequency", (AUTO,))
 CACHED = ("base", ("refresh",))
 
@@ -66,7 +66,10 @@ class TableOptions:
         "float32", "number format of tables", choices=("float32", "bfloat16", "float16"), group="method", only=TABLES
     )
     history_dropout: bool = option(
-        False, "dropout of the rows that training reads from tables, as PyGAS has it", group="method", only=HALO
+        False,
+        "dropout of the rows that training reads from tables, as PyGAS has it; lmc-coded always has it",
+        group="method",
+        only=HALO,
     )
 
 
