@@ -18,7 +18,7 @@ from ..history.streams import COMPUTE
 from ..methods.engine import Engine
 from ..methods.full import Full
 from ..methods.gas import GAS
-from ..methods.graphfm_ib import AGGREGATE
+from ..methods.sampled.graphfm_ib import AGGREGATE
 from ..ops import history_spmm
 from ..ops.memory import new_rows
 from ..sampling.batch import Batch

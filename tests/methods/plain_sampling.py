@@ -6,7 +6,7 @@ from rest_triton.config import Config
 from rest_triton.history.history import INPUT
 from rest_triton.methods.engine import Engine
 from rest_triton.methods.registry import METHODS
-from rest_triton.methods.sampling import SampledMethod
+from rest_triton.methods.sampled.base import SampledMethod
 from rest_triton.nn import HistoryGNN
 
 from ..history.runs import Run

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rest_triton.methods.cached import HITS, NORMS, _quantile
+from rest_triton.methods.sampled.cached import HITS, NORMS, _quantile
 from rest_triton.ops import history_spmm
 from rest_triton.sampling.batch import Batch, node_batch
 

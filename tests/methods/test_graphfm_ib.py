@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rest_triton.methods.graphfm_ib import AGGREGATE
+from rest_triton.methods.sampled.graphfm_ib import AGGREGATE
 from rest_triton.nn import Context
 from rest_triton.sampling.batch import node_batch
 

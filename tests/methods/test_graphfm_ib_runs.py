@@ -9,7 +9,7 @@ import torch
 
 from rest_triton.config import Config
 from rest_triton.data.sizes import Sizes
-from rest_triton.methods.graphfm_ib import AGGREGATE
+from rest_triton.methods.sampled.graphfm_ib import AGGREGATE
 from rest_triton.sampling.batch import Batch
 from rest_triton.training.plan import plan
 from rest_triton.training.trainer import Trainer

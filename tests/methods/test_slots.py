@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from rest_triton.history.slots import Slots
-from rest_triton.methods.cached import NORMS
+from rest_triton.methods.sampled.cached import NORMS
 
 from ..history.runs import NODES, Run, disk, same_results
 from .caches import ALL, CACHE, MODELS, Watched, hits, inputs, stamps

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rest_triton.methods.sampling import NodeBatches, SampledMethod
+from rest_triton.methods.sampled.base import NodeBatches, SampledMethod
 from rest_triton.ops import Adjacency, history_spmm
 from rest_triton.sampling.batch import Batch, PositionMaps
 from rest_triton.sampling.sample import Sample, fields

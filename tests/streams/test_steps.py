@@ -13,18 +13,8 @@ from torch.nn import BatchNorm1d, Linear, ModuleList, Sequential
 
 from rest_triton.history import disk as on_disk
 from rest_triton.history import history, streams, table
-from rest_triton.methods import (
-    cached,
-    coded_context,
-    engine,
-    frequency,
-    graphfm,
-    graphfm_ib,
-    refresh,
-    rest,
-    rest_is,
-    vrgcn,
-)
+from rest_triton.methods import coded_context, engine, frequency, graphfm, refresh, rest, rest_is
+from rest_triton.methods.sampled import cached, graphfm_ib, vrgcn
 from rest_triton.nn import Context, HistoryGNN, context, inference, inputs, norm, pyg, rows
 from rest_triton.nn.pyg import PyGLayer
 from rest_triton.sampling.batch import Batch, node_batch

@@ -5,12 +5,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..nn.context import Context
-from ..ops import halo, history_spmm
-from ..sampling.batch import Batch
-from ..sampling.sample import Sample
-from .engine import Engine
-from .sampling import SampledMethod
+from ...nn.context import Context
+from ...ops import halo, history_spmm
+from ...sampling.batch import Batch
+from ...sampling.sample import Sample
+from ..engine import Engine
+from .base import SampledMethod
 
 
 class VRGCN(SampledMethod):

@@ -5,13 +5,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..history.age import NEVER
-from ..history.history import INPUT
-from ..nn.context import Context
-from ..nn.model import HistoryGNN
-from ..sampling.batch import Batch
-from .engine import Engine
-from .sampling import SampledMethod
+from ...history.age import NEVER
+from ...history.history import INPUT
+from ...nn.context import Context
+from ...nn.model import HistoryGNN
+from ...sampling.batch import Batch
+from ..engine import Engine
+from .base import SampledMethod
 
 AGGREGATE = "aggregate"  # the kind of its tables
 

@@ -7,16 +7,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..config import Config
-from ..data.graph import Graph
-from ..history.age import NEVER
-from ..history.slots import NONE, Slots
-from ..nn.context import Context
-from ..nn.model import HistoryGNN
-from ..ops import history_spmm
-from ..sampling.batch import Batch
-from .engine import Engine
-from .sampling import SampledMethod
+from ...config import Config
+from ...data.graph import Graph
+from ...history.age import NEVER
+from ...history.slots import NONE, Slots
+from ...nn.context import Context
+from ...nn.model import HistoryGNN
+from ...ops import history_spmm
+from ...sampling.batch import Batch
+from ..engine import Engine
+from .base import SampledMethod
 
 NORMS, HITS = "gradient norms of the computed rows", "gradient norms of the cached rows"
 

@@ -6,13 +6,13 @@ from typing import overload
 import torch
 from torch import Tensor
 
-from ..config import Config
-from ..data.graph import Graph
-from ..kernels._hash import mix64
-from ..sampling.batch import Batch
-from ..sampling.sample import Known, fields
-from .base import Method
-from .engine import Engine
+from ...config import Config
+from ...data.graph import Graph
+from ...kernels._hash import mix64
+from ...sampling.batch import Batch
+from ...sampling.sample import Known, fields
+from ..base import Method
+from ..engine import Engine
 
 ORDER, SAMPLES = 0x0DE5, 0x5A3B  # make these draws differ from each other's and from the refreshes'
 
