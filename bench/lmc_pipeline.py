@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rest_triton.data.graph import Graph
-from rest_triton.methods.lmc_coded import SCORES
+from rest_triton.methods.coded_context import SCORES
 from rest_triton.sampling.batch import Batch
 
 from . import pygas_models

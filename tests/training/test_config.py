@@ -140,6 +140,7 @@ LIMITS: list[tuple[dict[str, Any], str]] = [
     (dict(gradient_quantile=-0.1), "gradient_quantile is -0.1; it must be 0 to 1"),
     (dict(gradient_quantile=1.5), "gradient_quantile is 1.5; it must be 0 to 1"),
     (dict(stale_steps=-1), "stale_steps is -1; it must be at least 0"),
+    (dict(cache_rows=-1), "cache_rows is -1; it must be at least 0"),
     (dict(fanout="ten"), "fanout is 'ten'; it must be a whole number of at least 1, or one for each of the"),
     (dict(fanout="10,10"), "fanout is '10,10'; it must be a whole number of at least 1, or one for each of the"),
     (dict(fanout="0"), "fanout is '0'; it must be a whole number of at least 1, or one for each of the"),
