@@ -33,6 +33,7 @@ from .methods.options import (
     refuse_model,
     refuse_refresh,
     refuse_sampling,
+    refuse_sgc,
 )
 from .utils.errors import UserError, did_you_mean
 from .utils.options import option
@@ -132,6 +133,7 @@ class Config(
         refuse_model(self)
         refuse_sampling(self)
         refuse_refresh(self)
+        refuse_sgc(self)
         if self.model == "gcn" and self.input == "exact" and not self.linear:
             raise UserError(
                 "input is exact, but a GCN without --linear reads features, which are always exact; give --input cached"

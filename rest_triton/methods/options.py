@@ -10,11 +10,12 @@ from typing import Any
 from ..utils.errors import UserError
 from ..utils.options import option
 
-BASES = ("gas", "lmc", "lmc-coded", "graphfm", "graphfm-ib", "vrgcn", "mvs", "refresh", "full")  # a method is one of these,
-TABLELESS, GRADIENTS = ("full",), ("lmc", "lmc-coded")  # methods without tables; with tables of gradients
-SAMPLING = ("graphfm-ib", "vrgcn", "refresh")  # methods that sample neighbours
+TABLELESS = ("sage", "cluster", "sgc", "full")  # methods without tables
+BASES = ("gas", "lmc", "lmc-coded", "graphfm", "graphfm-ib", "vrgcn", "mvs", "refresh", *TABLELESS)  # a method is one of
+GRADIENTS = ("lmc", "lmc-coded")  # methods with tables of gradients
+SAMPLING = ("graphfm-ib", "vrgcn", "refresh", "sage")  # methods that sample neighbours
 ATTENDING = ("gat", "pna")  # models that do not sum over neighbours, for which such tables are not defined
-REFRESHES = ("rest", "rest-is")  # or one that has tables, a + and one of these
+REFRESHES = ("rest", "rest-is")  # these, or one that has tables, a + and one of these
 METHODS = (*BASES, *(f"{base}+{refresh}" for base in BASES if base not in TABLELESS for refresh in REFRESHES))
 AUTO = "auto"
 
@@ -27,6 +28,9 @@ ABOUT = {  # a line of --help for each
     "vrgcn": "samples neighbours; corrects their sums by the tables' rows of all neighbours",
     "mvs": "as gas; batches are training nodes, drawn by the size of their gradients",
     "refresh": "samples neighbours; keeps embeddings with small gradients, to read them again",
+    "sage": "samples neighbours, without tables",
+    "cluster": "computes clusters without the edges that leave a batch",
+    "sgc": "linear model of features that are aggregated once; gcn only",
     "full": "computes all nodes in one batch, without tables",
     "+rest": "REST: before each step other batches compute their rows of the tables anew",
     "+rest-is": "REST-IS: before each step the rows that the batch reads are computed anew",
@@ -35,7 +39,7 @@ ABOUT = {  # a line of --help for each
 # Values of ``only``: (a setting or a part of the method, its values for which a setting has effect).
 TABLES = ("base", tuple(base for base in BASES if base not in TABLELESS))
 REFRESHED, REST = ("rest", REFRESHES), ("rest", ("rest",))
-MVS, SAMPLED, OF_NODES = ("base", ("mvs",)), ("base", SAMPLING), ("base", ("mvs", *SAMPLING))
+MVS, SAMPLED, OF_NODES = ("base", ("mvs",)), ("base", SAMPLING), ("base", ("mvs", *SAMPLING, "sgc"))
 AUTOMATIC = ("frequency", (AUTO,))
 CACHED = ("base", ("refresh",))
 
@@ -45,7 +49,7 @@ class MethodOptions:
     """The method."""
 
     method: str = option(
-        "gas", "one of the methods above; all but full also with +rest or +rest-is, such as gas+rest",
+        "gas", "one of the methods above; those with tables also with +rest or +rest-is, such as gas+rest",
         choices=METHODS, group="method",
     )  # fmt: skip
 
@@ -239,6 +243,18 @@ def refuse_model(config: Any) -> None:
             f"method is {config.method}, but layers of model gin have a ReLU inside, which incomplete sums get wrong; give "
             f"--method {config.method.replace('lmc-coded', 'lmc')}, or --model gcn, appnp or gcnii"
         )
+
+
+def refuse_sgc(config: Any) -> None:
+    """Refuse models that are not linear in aggregated features."""
+    if config.base != "sgc":
+        return
+    if config.model != "gcn" or config.linear:
+        what = f"model is {config.model}" if config.model != "gcn" else "linear is on"
+        raise UserError(f"{what}, but sgc is a linear model of aggregated features; give --model gcn --no-linear")
+    for name, way_out in (("drop_input", "--no-drop-input"), ("edge_dropout", "--edge-dropout 0")):
+        if value := getattr(config, name):
+            raise UserError(f"{name} is {value}, but sgc aggregates features once; give {way_out}")
 
 
 def refuse_refresh(config: Any) -> None:

@@ -6,6 +6,7 @@ from ..config import Config
 from ..data.graph import Graph
 from .base import Method
 from .cached import Cached
+from .cluster_gcn import ClusterGCN
 from .full import Full
 from .full_refresh import FullRefresh
 from .gas import GAS
@@ -17,11 +18,13 @@ from .mvs import MVS
 from .refresh import Refresh
 from .rest import ClusterRefresh
 from .rest_is import HaloRefresh
+from .sage import SAGE
+from .sgc import SGC
 from .vrgcn import VRGCN
 
 METHODS: dict[str, type[Method]] = {
     "gas": GAS, "lmc": LMC, "lmc-coded": LMCCoded, "graphfm": GraphFM, "graphfm-ib": GraphFMIB, "vrgcn": VRGCN, "mvs": MVS,
-    "refresh": Cached, "full": Full,
+    "refresh": Cached, "sage": SAGE, "cluster": ClusterGCN, "sgc": SGC, "full": Full,
 }  # fmt: skip
 REFRESHES: dict[str, type[Refresh]] = {"": Refresh, "rest": ClusterRefresh, "rest-is": HaloRefresh}
 

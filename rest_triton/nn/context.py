@@ -132,7 +132,7 @@ class Context(BatchRows):
         h = model.encode(self._features(), self)
         if not self.inputs.exact_input:
             self.record(0, h)
-        elif not self.whole_graph and (self.batch.samples is None or self.batch.samples[0] is None):
+        elif not (self.whole_graph or self.batch.closed) and (self.batch.samples is None or self.batch.samples[0] is None):
             self.block = self.batch.block(0)
             outside = Batch(self.batch.num_nodes, nodes=self.halo, device=self.halo.device)
             # As in a refresh, batch statistics are those of its rows, and running statistics stay as they are.
@@ -377,6 +377,8 @@ class Context(BatchRows):
         if self.feature_dropout > 0.0 and self.training:
             inside, outside = self._features(), self._drop_features(inputs.features.gather(self.halo), self.halo)
             return history_spmm(self.adj, rows, self.position(by_slot=True), inside, outside, **self.edges())
+        if self.batch.closed:
+            return history_spmm(self.adj, rows, self.position(), self._features(), None, **self.edges())
         if self.edge_dropout > 0.0 or self.batch.adj is not None:
             return history_spmm(self.adj, rows, inputs.outside(), None, inputs.features.rows, **self.edges())
         return self.block.rows.take(inputs.aggregated())

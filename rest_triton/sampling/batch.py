@@ -36,6 +36,7 @@ class Batch:
             first of ``nodes``, so the targets come first. None: all rows in every layer.
         adj: the batch's adjacency, where it is not the graph's: a sampled or renormalised one, with the same nodes.
         samples: for each layer the sampled neighbours of its rows; None in a layer that reads all. See :func:`fields`.
+        closed: edges that leave the batch do not count.
         weight: float32[R], the weight of each row's loss. The loss is then the weighted sum instead of the mean.
 
     :class:`ClusterBatches` and :func:`node_batch` make batches.
@@ -50,6 +51,7 @@ class Batch:
     counts: tuple[int, ...] | None = None
     adj: Adjacency | None = None
     samples: "tuple[Sample | None, ...] | None" = None
+    closed: bool = False
     weight: Tensor | None = None
 
     def __len__(self) -> int:

@@ -1,0 +1,33 @@
+"""SGC (Wu et al., 2019): features are aggregated once, then a linear model is trained on their rows."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ..ops import Adjacency, history_spmm
+from ..sampling.batch import Batch
+from .engine import Engine
+from .sage import SAGE
+
+
+class SGC(SAGE):
+    """Softmax regression on ``A^K x``, for ``K = num_layers``. Training reads no edge.
+
+    The model is a GCN of one layer on ``A^(K-1) x``: its first aggregate is computed once for the whole graph.
+    """
+
+    layers = 1
+
+    def features(self, adj: Adjacency, x: Tensor) -> Tensor:
+        nodes = torch.arange(adj.num_nodes, device=x.device)
+        outside = ~nodes.int()
+        for _ in range(self.config.num_layers - 1):
+            x = history_spmm(adj, nodes, outside, None, x)
+        return x
+
+    def prepare(self, engine: Engine, batch: Batch, step: int, *, draw: int = 0, refreshing: bool = False) -> Batch:
+        return batch
+
+    def cover(self) -> Sequence[Batch]:
+        return self.refresh_batches(1, 0).epoch(0)
