@@ -14,7 +14,7 @@ A method overrides the hooks in which it differs from GAS. In the order of a ste
     scale                          the factor of gradients, before they are clipped
 
     halo_gradient                  whether weights have a gradient through computed rows of the halo
-    features(adj, x)               the features that the model reads; layers: its layers, where not num_layers
+    bind(adj, x)                   sees the graph; the features that the model reads. layers: of the model
     context, layerwise             the classes of a batch's forward, and of a piece of an exact pass
     tables(model)                  the tables it needs, by kind
     refresh_batches(seed)          the batches that REST refreshes; refreshes_last: whether with the last layer
@@ -65,8 +65,8 @@ class Method(ABC):
     def __init__(self, config: Config, ptr: Tensor, device: str, graph: Graph | None = None) -> None:
         self.config, self.ptr, self.device, self.graph = config, ptr, device, graph
 
-    def features(self, adj: Adjacency, x: Tensor) -> Tensor:
-        """[N, F]: the features that the model reads, made of the data set's."""
+    def bind(self, adj: Adjacency, x: Tensor) -> Tensor:
+        """[N, F]: the features that the model reads, made of those of the data set. Called once, before all others."""
         return x
 
     def begin(self, engine: "Engine", step: int) -> None:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ..data.csr import degree_scale
 from ..nn.model import HistoryGNN
-from ..ops import Adjacency, history_spmm
+from ..ops import Adjacency, edges_inside
 from ..sampling.batch import Batch
 from .engine import Engine
 from .gas import GAS
@@ -37,14 +37,10 @@ def renormalised(adj: Adjacency, rows: Tensor, position: Tensor) -> Adjacency:
     """The adjacency with the scales of the subgraph of ``rows``. position: the map with these rows entered."""
     if adj.row_scale is None:
         return adj
-    plain = replace(adj, row_scale=None, col_scale=None, edge_weight=None, reverse=None)
-    inside = history_spmm(plain, rows, position, torch.ones(len(rows), 1, device=rows.device)).squeeze(1)
-    rowptr = torch.nn.functional.pad(inside.long().cumsum(0), (1, 0))
     root = adj.col_scale is not None
+    degree, _ = edges_inside(adj, rows, position)
     scale = torch.zeros_like(adj.row_scale)
-    scale[rows] = degree_scale(rowptr.cpu(), root=root).to(scale.device)
+    scale[rows] = degree_scale(degree.cpu(), root=root).to(scale.device)
     both = scale if root else None
-    reverse = adj.reverse
-    if reverse is not None:
-        reverse = replace(reverse, row_scale=both, col_scale=scale)
+    reverse = None if adj.reverse is None else replace(adj.reverse, row_scale=both, col_scale=scale)
     return replace(adj, row_scale=scale, col_scale=both, reverse=reverse)

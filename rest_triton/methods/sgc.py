@@ -19,7 +19,7 @@ class SGC(SAGE):
 
     layers = 1
 
-    def features(self, adj: Adjacency, x: Tensor) -> Tensor:
+    def bind(self, adj: Adjacency, x: Tensor) -> Tensor:
         nodes = torch.arange(adj.num_nodes, device=x.device)
         outside = ~nodes.int()
         for _ in range(self.config.num_layers - 1):

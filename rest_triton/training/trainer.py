@@ -77,7 +77,7 @@ class Trainer:
             place |= dict(folder=folder or Path("history"))
         widths = kinds.pop(INPUT, [])
         self.history = history(graph.num_nodes, widths, kinds=kinds, dtype=DTYPES[config.dtype], device=self.device, **place)
-        x = self.method.features(loaded.adj, loaded.x)
+        x = self.method.bind(loaded.adj, loaded.x)
         self.engine = Engine(
             self.model, self.method, loaded.adj, x, self.history, edge_dropout=config.edge_dropout,
             seed=mix64(config.seed) >> 1, amp=config.amp, history_dropout=config.history_dropout,
