@@ -25,6 +25,7 @@ from .methods.options import (
     MethodOptions,
     NodeOptions,
     RefreshOptions,
+    SubgraphOptions,
     TableOptions,
     fanouts_of,
     refuse_fanout,
@@ -53,8 +54,8 @@ APPNP, GCNII = ("model", ("appnp",)), ("model", ("gcnii",))
 
 @dataclass(frozen=True, kw_only=True)
 class Config(
-    RefreshOptions, CacheOptions, InBatchOptions, GradientOptions, NodeOptions, GraphFMOptions, CodedOptions, TableOptions,
-    MethodOptions,
+    RefreshOptions, SubgraphOptions, CacheOptions, InBatchOptions, GradientOptions, NodeOptions, GraphFMOptions,
+    CodedOptions, TableOptions, MethodOptions,
 ):  # fmt: skip
     """All settings of a run. The constructor refuses invalid values and combinations.
 

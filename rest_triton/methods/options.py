@@ -10,7 +10,8 @@ from typing import Any
 from ..utils.errors import UserError
 from ..utils.options import option
 
-TABLELESS = ("sage", "cluster", "sgc", "full")  # methods without tables
+SAINTS = ("saint-node", "saint-edge", "saint-walk")
+TABLELESS = ("sage", "cluster", *SAINTS, "sgc", "full")  # methods without tables
 BASES = ("gas", "lmc", "lmc-coded", "graphfm", "graphfm-ib", "vrgcn", "mvs", "refresh", *TABLELESS)  # a method is one of
 GRADIENTS = ("lmc", "lmc-coded")  # methods with tables of gradients
 SAMPLING = ("graphfm-ib", "vrgcn", "refresh", "sage")  # methods that sample neighbours
@@ -30,6 +31,9 @@ ABOUT = {  # a line of --help for each
     "refresh": "samples neighbours; keeps embeddings with small gradients, to read them again",
     "sage": "samples neighbours, without tables",
     "cluster": "computes clusters without the edges that leave a batch",
+    "saint-node": "subgraphs of nodes drawn by degree, weighted to be unbiased",
+    "saint-edge": "the same for nodes of drawn edges",
+    "saint-walk": "the same for nodes of random walks",
     "sgc": "linear model of features that are aggregated once; gcn only",
     "full": "computes all nodes in one batch, without tables",
     "+rest": "REST: before each step other batches compute their rows of the tables anew",
@@ -149,6 +153,20 @@ class CacheOptions:
     stale_steps: int = option(
         200, "refresh: the largest age of a cached embedding, in steps", least=0, group="method", only=CACHED
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SubgraphOptions:
+    """Options of GraphSAINT."""
+
+    subgraph_nodes: int = option(
+        2000, "saint: nodes, edges or walks that are drawn for a subgraph", least=1, group="method", only=("base", SAINTS)
+    )
+    walk_length: int = option(2, "saint-walk: steps of a walk", least=1, group="method", only=("base", ("saint-walk",)))
+    coverage: float = option(
+        25.0, "saint: how often subgraphs hold a node, on average, before training, to count nodes and edges", least=0,
+        group="method", only=("base", SAINTS),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,12 +19,14 @@ from .refresh import Refresh
 from .rest import ClusterRefresh
 from .rest_is import HaloRefresh
 from .sage import SAGE
+from .saint import EdgeSAINT, NodeSAINT, WalkSAINT
 from .sgc import SGC
 from .vrgcn import VRGCN
 
 METHODS: dict[str, type[Method]] = {
     "gas": GAS, "lmc": LMC, "lmc-coded": LMCCoded, "graphfm": GraphFM, "graphfm-ib": GraphFMIB, "vrgcn": VRGCN, "mvs": MVS,
-    "refresh": Cached, "sage": SAGE, "cluster": ClusterGCN, "sgc": SGC, "full": Full,
+    "refresh": Cached, "sage": SAGE, "cluster": ClusterGCN, "saint-node": NodeSAINT, "saint-edge": EdgeSAINT,
+    "saint-walk": WalkSAINT, "sgc": SGC, "full": Full,
 }  # fmt: skip
 REFRESHES: dict[str, type[Refresh]] = {"": Refresh, "rest": ClusterRefresh, "rest-is": HaloRefresh}
 

@@ -3,11 +3,11 @@
 A batch is a list of row ids; no subgraph is built. Entering a batch writes the ids into a position map.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, overload
 
 import torch
 from torch import Tensor
@@ -167,6 +167,29 @@ def node_batch(nodes: Tensor, num_nodes: int) -> Batch:
     check.in_range("nodes", nodes, 0, num_nodes, "the node ids")
     check.unique("nodes", nodes)
     return Batch(num_nodes, nodes=nodes, device=nodes.device)
+
+
+class Lazy(Sequence[Batch]):
+    """Batches that are made when they are asked for.
+
+    Args:
+        make: returns the batch of an index. size: their number.
+    """
+
+    def __init__(self, make: Callable[[int], Batch], size: int) -> None:
+        self.make, self.size = make, size
+
+    def __len__(self) -> int:
+        return self.size
+
+    @overload
+    def __getitem__(self, index: int) -> Batch: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Batch]: ...
+    def __getitem__(self, index: int | slice) -> Batch | list[Batch]:
+        if isinstance(index, slice):
+            return [self.make(i) for i in range(self.size)[index]]
+        return self.make(range(self.size)[index])
 
 
 class PositionMaps:
