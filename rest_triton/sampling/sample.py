@@ -25,13 +25,13 @@ class Sample:
             ``outside``.
         by_node: the same edges; a column is a node.
         outside: int64[H], the neighbours whose rows a table has, None without a table.
-        complete: whether all neighbours of all rows are in the sample.
+        partial: int64[P], the rows with neighbours that are not in the sample, ascending.
     """
 
     adj: Adjacency
     by_node: Adjacency
     outside: Tensor | None
-    complete: bool
+    partial: Tensor
 
     @property
     def rows(self) -> Tensor:
@@ -131,4 +131,4 @@ def _grow(
             turned, row, scale, of_node.row_scale, weight, edge_id=names, columns=rows.numel(), _checked=True
         )
     made = Adjacency(rowptr, col, of_node.row_scale, scale, weight, reverse=reverse, columns=columns.numel(), _checked=True)
-    return inputs, Sample(made, of_node, outside, complete=bool((degree == taken).all()))
+    return inputs, Sample(made, of_node, outside, partial=torch.nonzero(degree > taken).squeeze(1))
