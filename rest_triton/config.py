@@ -22,6 +22,7 @@ from .methods.options import (
     GradientOptions,
     GraphFMOptions,
     InBatchOptions,
+    LayerwiseOptions,
     MethodOptions,
     NodeOptions,
     RefreshOptions,
@@ -54,8 +55,8 @@ APPNP, GCNII = ("model", ("appnp",)), ("model", ("gcnii",))
 
 @dataclass(frozen=True, kw_only=True)
 class Config(
-    RefreshOptions, SubgraphOptions, CacheOptions, InBatchOptions, GradientOptions, NodeOptions, GraphFMOptions,
-    CodedOptions, TableOptions, MethodOptions,
+    RefreshOptions, SubgraphOptions, LayerwiseOptions, CacheOptions, InBatchOptions, GradientOptions, NodeOptions,
+    GraphFMOptions, CodedOptions, TableOptions, MethodOptions,
 ):  # fmt: skip
     """All settings of a run. The constructor refuses invalid values and combinations.
 

@@ -11,7 +11,8 @@ from ..utils.errors import UserError
 from ..utils.options import option
 
 SAINTS = ("saint-node", "saint-edge", "saint-walk")
-TABLELESS = ("sage", "cluster", *SAINTS, "sgc", "full")  # methods without tables
+LAYERWISE = ("fastgcn", "ladies")
+TABLELESS = ("sage", *LAYERWISE, "cluster", *SAINTS, "sgc", "full")  # methods without tables
 BASES = ("gas", "lmc", "lmc-coded", "graphfm", "graphfm-ib", "vrgcn", "mvs", "refresh", *TABLELESS)  # a method is one of
 GRADIENTS = ("lmc", "lmc-coded")  # methods with tables of gradients
 SAMPLING = ("graphfm-ib", "vrgcn", "refresh", "sage")  # methods that sample neighbours
@@ -30,6 +31,8 @@ ABOUT = {  # a line of --help for each
     "mvs": "as gas; batches are training nodes, drawn by the size of their gradients",
     "refresh": "samples neighbours; keeps embeddings with small gradients, to read them again",
     "sage": "samples neighbours, without tables",
+    "fastgcn": "samples nodes for each layer, the same probabilities for all",
+    "ladies": "samples nodes for each layer among the neighbours of its rows",
     "cluster": "computes clusters without the edges that leave a batch",
     "saint-node": "subgraphs of nodes drawn by degree, weighted to be unbiased",
     "saint-edge": "the same for nodes of drawn edges",
@@ -43,7 +46,7 @@ ABOUT = {  # a line of --help for each
 # Values of ``only``: (a setting or a part of the method, its values for which a setting has effect).
 TABLES = ("base", tuple(base for base in BASES if base not in TABLELESS))
 REFRESHED, REST = ("rest", REFRESHES), ("rest", ("rest",))
-MVS, SAMPLED, OF_NODES = ("base", ("mvs",)), ("base", SAMPLING), ("base", ("mvs", *SAMPLING, "sgc"))
+MVS, SAMPLED, OF_NODES = ("base", ("mvs",)), ("base", SAMPLING), ("base", ("mvs", *SAMPLING, *LAYERWISE, "sgc"))
 AUTOMATIC = ("frequency", (AUTO,))
 CACHED = ("base", ("refresh",))
 
@@ -153,6 +156,19 @@ class CacheOptions:
     stale_steps: int = option(
         200, "refresh: the largest age of a cached embedding, in steps", least=0, group="method", only=CACHED
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerwiseOptions:
+    """Options of FastGCN and LADIES."""
+
+    layer_nodes: int = option(
+        512, "fastgcn, ladies: nodes that are drawn for a layer", least=1, group="method", only=("base", LAYERWISE)
+    )
+    row_normalise: bool = option(
+        False, "fastgcn, ladies: the weights of drawn neighbours add up to those of all, with a bias", group="method",
+        only=("base", LAYERWISE),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)

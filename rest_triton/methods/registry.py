@@ -12,6 +12,7 @@ from .full_refresh import FullRefresh
 from .gas import GAS
 from .graphfm import GraphFM
 from .graphfm_ib import GraphFMIB
+from .layerwise import LADIES, FastGCN
 from .lmc import LMC
 from .lmc_coded import LMCCoded
 from .mvs import MVS
@@ -25,8 +26,8 @@ from .vrgcn import VRGCN
 
 METHODS: dict[str, type[Method]] = {
     "gas": GAS, "lmc": LMC, "lmc-coded": LMCCoded, "graphfm": GraphFM, "graphfm-ib": GraphFMIB, "vrgcn": VRGCN, "mvs": MVS,
-    "refresh": Cached, "sage": SAGE, "cluster": ClusterGCN, "saint-node": NodeSAINT, "saint-edge": EdgeSAINT,
-    "saint-walk": WalkSAINT, "sgc": SGC, "full": Full,
+    "refresh": Cached, "sage": SAGE, "fastgcn": FastGCN, "ladies": LADIES, "cluster": ClusterGCN, "saint-node": NodeSAINT,
+    "saint-edge": EdgeSAINT, "saint-walk": WalkSAINT, "sgc": SGC, "full": Full,
 }  # fmt: skip
 REFRESHES: dict[str, type[Refresh]] = {"": Refresh, "rest": ClusterRefresh, "rest-is": HaloRefresh}
 
