@@ -20,7 +20,6 @@ from torch import Tensor
 
 from .config import MODELS, Config
 from .data.clusters import load_data
-from .methods.options import TABLELESS
 from .nn import HistoryGNN, model_named
 from .training.checkpoint import read
 from .training.metrics import scores
@@ -44,9 +43,8 @@ def predict(
         raise UserError(
             f"model is {config.model!r}, a custom model; predict with its class: rest_triton.predict.main(model=…)"
         )
-    config = (
-        config if config.base in TABLELESS else config.by_method("full")
-    )  # without tables: inference uses scratch tables
+    if config.base != "sgc":  # which aggregates features and has a model of its own
+        config = config.by_method("full")  # without tables: inference uses scratch tables
     loaded = load_data(config, (model_named(config.model) if model is None else model).normalise)
     state, _ = read(checkpoint, None, loaded.fingerprint)
     trainer = Trainer(config, loaded, model)

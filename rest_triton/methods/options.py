@@ -180,7 +180,7 @@ class SubgraphOptions:
     )
     walk_length: int = option(2, "saint-walk: steps of a walk", least=1, group="method", only=("base", ("saint-walk",)))
     coverage: float = option(
-        25.0, "saint: how often subgraphs hold a node, on average, before training, to count nodes and edges", least=0,
+        25.0, "saint: how often subgraphs hold a node, on average, before training, to count nodes and edges", least=1,
         group="method", only=("base", SAINTS),
     )  # fmt: skip
 
@@ -241,14 +241,14 @@ def refuse_fanout(config: Any) -> None:
 def refuse_sampling(config: Any) -> None:
     """Refuse fan-outs that are no numbers, and options that sampled neighbours do not have."""
     fanouts_of(config)
-    if config.base not in SAMPLING:
+    if config.base not in (*SAMPLING, *LAYERWISE, *SAINTS):
         return
     if config.model in ATTENDING:
         raise UserError(
             f"method is {config.method}, but model {config.model} does not sum over neighbours; give --method gas, or "
             "--model gcn, appnp, gcnii or gin"
         )
-    if config.edge_dropout > 0:
+    if config.edge_dropout > 0 and config.base not in SAINTS:
         raise UserError(
             f"edge_dropout is {config.edge_dropout}, but method {config.method} samples neighbours instead; give "
             "--edge-dropout 0"

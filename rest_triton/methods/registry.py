@@ -5,23 +5,23 @@ from torch import Tensor
 from ..config import Config
 from ..data.graph import Graph
 from .base import Method
+from .baselines.cluster_gcn import ClusterGCN
+from .baselines.full import Full
+from .baselines.layerwise import LADIES, FastGCN
+from .baselines.sage import SAGE
+from .baselines.saint import EdgeSAINT, NodeSAINT, WalkSAINT
+from .baselines.sgc import SGC
 from .cached import Cached
-from .cluster_gcn import ClusterGCN
-from .full import Full
 from .full_refresh import FullRefresh
 from .gas import GAS
 from .graphfm import GraphFM
 from .graphfm_ib import GraphFMIB
-from .layerwise import LADIES, FastGCN
 from .lmc import LMC
 from .lmc_coded import LMCCoded
 from .mvs import MVS
 from .refresh import Refresh
 from .rest import ClusterRefresh
 from .rest_is import HaloRefresh
-from .sage import SAGE
-from .saint import EdgeSAINT, NodeSAINT, WalkSAINT
-from .sgc import SGC
 from .vrgcn import VRGCN
 
 METHODS: dict[str, type[Method]] = {

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from ..history.history import History
 from ..history.streams import COMPUTE
+from ..methods.baselines.full import Full
 from ..methods.engine import Engine
-from ..methods.full import Full
 from ..ops import history_spmm
 from ..ops.memory import new_rows
 from ..sampling.batch import Batch

@@ -1,13 +1,11 @@
 """SGC (Wu et al., 2019): features are aggregated once, then a linear model is trained on their rows."""
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
-from ..ops import Adjacency, history_spmm
-from ..sampling.batch import Batch
-from .engine import Engine
+from ...ops import Adjacency, history_spmm
+from ...sampling.batch import Batch
+from ..engine import Engine
 from .sage import SAGE
 
 
@@ -28,6 +26,3 @@ class SGC(SAGE):
 
     def prepare(self, engine: Engine, batch: Batch, step: int, *, draw: int = 0, refreshing: bool = False) -> Batch:
         return batch
-
-    def cover(self) -> Sequence[Batch]:
-        return self.refresh_batches(1, 0).epoch(0)

@@ -1,8 +1,8 @@
 """GraphSAGE's neighbour sampling (Hamilton et al., 2017): every row reads a sample of its neighbours."""
 
-from ..nn.model import HistoryGNN
-from .engine import Engine
-from .sampling import SampledMethod
+from ...nn.model import HistoryGNN
+from ..engine import Engine
+from ..sampling import SampledMethod
 
 
 class SAGE(SampledMethod):

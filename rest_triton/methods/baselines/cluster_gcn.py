@@ -5,12 +5,12 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ..data.csr import degree_scale
-from ..nn.model import HistoryGNN
-from ..ops import Adjacency, edges_inside
-from ..sampling.batch import Batch
-from .engine import Engine
-from .gas import GAS
+from ...data.csr import degree_scale
+from ...nn.model import HistoryGNN
+from ...ops import Adjacency, edges_inside
+from ...sampling.batch import Batch
+from ..engine import Engine
+from ..gas import GAS
 
 
 class ClusterGCN(GAS):
@@ -38,9 +38,9 @@ def renormalised(adj: Adjacency, rows: Tensor, position: Tensor) -> Adjacency:
     if adj.row_scale is None:
         return adj
     root = adj.col_scale is not None
-    degree, _ = edges_inside(adj, rows, position)
+    rowptr, _ = edges_inside(adj, rows, position)
     scale = torch.zeros_like(adj.row_scale)
-    scale[rows] = degree_scale(degree.cpu(), root=root).to(scale.device)
+    scale[rows] = degree_scale(rowptr.cpu(), root=root).to(scale.device)
     both = scale if root else None
     reverse = None if adj.reverse is None else replace(adj.reverse, row_scale=both, col_scale=scale)
     return replace(adj, row_scale=scale, col_scale=both, reverse=reverse)

@@ -7,14 +7,14 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ..config import Config
-from ..data.graph import Graph
-from ..kernels._hash import mix64
-from ..nn.model import HistoryGNN
-from ..ops import Adjacency, edges_inside
-from ..sampling.batch import Batch, Lazy
-from .base import Method
-from .engine import Engine
+from ...config import Config
+from ...data.graph import Graph
+from ...kernels._hash import mix64
+from ...nn.model import HistoryGNN
+from ...ops import Adjacency, edges_inside
+from ...sampling.batch import Batch, Lazy
+from ..base import Method
+from ..engine import Engine
 
 COUNTED, DRAWN = 0x5A17, 0xD2A3  # make the draws of counting and of training differ
 
@@ -32,10 +32,12 @@ class SAINT(Method):
     fills = False
 
     def __init__(self, config: Config, ptr: Tensor, device: str, graph: Graph | None = None) -> None:
-        if graph is None or graph.train_mask is None:
-            raise ValueError(f"{config.base} weighs training nodes: make it with a graph that has a training mask")
+        if graph is None or graph.train_mask is None or not graph.train_mask.any():
+            raise ValueError(f"{config.base} weighs training nodes: make it with a graph that has some")
         super().__init__(config, ptr, device, graph)
         self.num_nodes, self.training = graph.num_nodes, torch.nonzero(graph.train_mask).squeeze(1)
+        others = graph.without_self_loops()
+        self.rowptr, self.col = others.rowptr, others.col
 
     @abstractmethod
     def sample(self, generator: torch.Generator) -> Tensor:
@@ -43,12 +45,10 @@ class SAINT(Method):
 
     def bind(self, adj: Adjacency, x: Tensor) -> Tensor:
         """Count nodes and edges in subgraphs, and weigh them."""
-        self.rowptr, self.col = adj.rowptr.cpu(), adj.col.cpu()
-        row = torch.repeat_interleave(torch.arange(self.num_nodes), self.rowptr.diff())
-        self.others = self.rowptr.diff() - torch.bincount(row[row == self.col], minlength=self.num_nodes)
-        edges = Adjacency(self.rowptr, self.col, _checked=True)
+        edges = Adjacency(adj.rowptr.cpu(), adj.col.cpu(), _checked=True)
+        self.degrees = edges.rowptr[1:].double()  # cumulated
         position = torch.full((self.num_nodes,), -1, dtype=torch.int32)
-        of_node, of_edge = torch.zeros(self.num_nodes), torch.zeros(self.col.numel())
+        of_node, of_edge = torch.zeros(self.num_nodes), torch.zeros(edges.num_edges)
         count = held = 0
         while held < self.config.coverage * self.num_nodes:
             nodes = self._nodes(mix64(self.config.seed + COUNTED) + count)
@@ -58,10 +58,11 @@ class SAINT(Method):
             of_node[nodes] += 1
             of_edge[inside] += 1
             count, held = count + 1, held + nodes.numel()
-        self.size = max(1, held // max(1, count))
+        self.size = held // count
         # What was never counted has the weight of what was counted once.
-        self.weight = count / (of_node.clamp(min=1) * max(1, len(self.training)))
-        factor = of_node.clamp(min=1)[row] / of_edge.clamp(min=1)
+        of_node.clamp_(min=1)
+        self.weight = count / (of_node * len(self.training))
+        factor = torch.repeat_interleave(of_node, edges.rowptr.diff()).div_(of_edge.clamp_(min=1))
         self.adj = replace(adj, edge_weight=factor.to(adj.col.device), reverse=None).with_reverse()
         return x
 
@@ -92,28 +93,26 @@ class SAINT(Method):
 
     def _neighbours(self, nodes: Tensor, generator: torch.Generator) -> Tensor:
         """A uniform neighbour of each node other than itself; the node where it has none."""
-        last = self.rowptr[nodes + 1] - 1
-        choices = self.others[nodes]
-        drawn = (torch.rand(len(nodes), generator=generator, dtype=torch.float64) * choices).long()
-        found = self.col[(self.rowptr[nodes] + drawn).clamp(max=self.col.numel() - 1)].long()
-        # The last edge is not drawn where there is a self-loop: it takes the loop's place.
-        found = torch.where(found == nodes, self.col[last.clamp(min=0)].long(), found)
-        return torch.where(choices > 0, found, nodes)
+        begin, degree = self.rowptr[nodes], self.rowptr[nodes + 1] - self.rowptr[nodes]
+        drawn = (torch.rand(len(nodes), generator=generator, dtype=torch.float64) * degree).long()
+        found, some = nodes.clone(), degree > 0
+        found[some] = self.col[(begin + drawn)[some]].long()
+        return found
 
 
 class NodeSAINT(SAINT):
-    """``subgraph_nodes`` draws of nodes with replacement, by degree."""
+    """``subgraph_nodes`` draws of nodes with replacement, by degree; the self-loops of the normalisation count."""
 
     def sample(self, generator: torch.Generator) -> Tensor:
-        degree = self.rowptr.diff().double().cumsum(0)
-        drawn = torch.rand(self.config.subgraph_nodes, generator=generator, dtype=torch.float64) * degree[-1]
-        return torch.searchsorted(degree, drawn, right=True).clamp(max=self.num_nodes - 1)
+        drawn = torch.rand(self.config.subgraph_nodes, generator=generator, dtype=torch.float64) * self.degrees[-1]
+        return torch.searchsorted(self.degrees, drawn, right=True)
 
 
 class EdgeSAINT(SAINT):
     """``subgraph_nodes`` draws of an edge: each with probability ``1 / degree`` of one end, plus that of the other.
 
-    A uniform node and a uniform neighbour of it are such an edge.
+    A uniform node and a uniform neighbour of it are such an edge. In a directed graph they are an edge that is drawn by the
+    in-degree of its target alone. A node without neighbours is drawn by itself.
     """
 
     def sample(self, generator: torch.Generator) -> Tensor:

@@ -5,11 +5,11 @@ from abc import abstractmethod
 import torch
 from torch import Tensor
 
-from ..kernels._hash import mix64
-from ..ops import Adjacency, edges_inside
-from ..sampling.batch import Batch
-from ..sampling.sample import Sample, edges_of
-from .engine import Engine
+from ...kernels._hash import mix64
+from ...ops import Adjacency, edges_inside
+from ...sampling.batch import Batch
+from ...sampling.sample import Sample, edges_of
+from ..engine import Engine
 from .sage import SAGE
 
 PART = 1 << 16  # rows whose edges are listed at a time
@@ -24,8 +24,11 @@ class Layerwise(SAGE):
     """
 
     @abstractmethod
-    def probabilities(self, adj: Adjacency, rows: Tensor) -> Tensor:
-        """float64 [N]: q, up to a factor, for a layer that computes ``rows``."""
+    def draw(self, adj: Adjacency, rows: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """(the drawn nodes, distinct; how often each was drawn; float64 q of each) for a layer that computes ``rows``.
+
+        uniform: float64, for each draw a number from 0 to 1, not 1.
+        """
 
     def prepare(self, engine: Engine, batch: Batch, step: int, *, draw: int = 0, refreshing: bool = False) -> Batch:
         adj, layers = engine.inputs.adj, engine.model.num_layers
@@ -45,25 +48,23 @@ class Layerwise(SAGE):
 
     def _layer(self, adj: Adjacency, rows: Tensor, position: Tensor, seed: int) -> tuple[Tensor, Sample]:
         """(rows and the drawn nodes, the sample)."""
-        cumulated = self.probabilities(adj, rows).cumsum(0)
-        size, generator = self.config.layer_nodes, torch.Generator().manual_seed(seed)
-        drawn = torch.rand(size, generator=generator, dtype=torch.float64).to(cumulated.device) * cumulated[-1]
-        found = torch.searchsorted(cumulated, drawn, right=True).clamp(max=adj.num_nodes - 1)
-        chosen, times = found.unique(return_counts=True)
-        q = cumulated.diff(prepend=cumulated.new_zeros(1))[chosen] / cumulated[-1]
-        columns = torch.cat([rows, chosen[~torch.isin(chosen, rows)]])
-        position[columns] = torch.arange(columns.numel(), dtype=torch.int32, device=columns.device)
+        size, device = self.config.layer_nodes, rows.device
+        uniform = torch.rand(size, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        chosen, times, q = self.draw(adj, rows, uniform.to(device))
+        position[rows] = torch.arange(rows.numel(), dtype=torch.int32, device=device)
+        columns = torch.cat([rows, chosen[position[chosen] < 0]])
+        position[columns] = torch.arange(columns.numel(), dtype=torch.int32, device=device)
         places = position[chosen]
         position[rows] = ~rows.int()  # rows that were not drawn are not read
         position[chosen] = places
         rowptr, edge = edges_inside(adj, rows, position)
         col = position[adj.col[edge].long()]
         position[columns] = ~columns.int()
-        factor = torch.zeros(columns.numel(), device=columns.device)
+        factor = torch.zeros(columns.numel(), device=device)
         factor[places.long()] = (times / (size * q)).float()
         row_factor = self._row_factor(adj, rows, columns, rowptr, col, factor) if self.config.row_normalise else None
         made, by_node = edges_of(adj, rows, columns, rowptr, edge, col, row_factor=row_factor, column_factor=factor)
-        return columns, Sample(made, by_node, None, partial=torch.arange(rows.numel(), device=rows.device))
+        return columns, Sample(made, by_node, None, partial=torch.arange(rows.numel(), device=device))
 
     def _row_factor(
         self, adj: Adjacency, rows: Tensor, columns: Tensor, rowptr: Tensor, col: Tensor, factor: Tensor
@@ -78,31 +79,59 @@ class Layerwise(SAGE):
 class FastGCN(Layerwise):
     """q is the squared norm of a node's column of A, the same for all layers and batches."""
 
-    _columns: Tensor | None = None
+    _cumulated: Tensor | None = None
 
-    def probabilities(self, adj: Adjacency, rows: Tensor) -> Tensor:
-        if self._columns is None:
-            self._columns = column_weight(adj, torch.arange(adj.num_nodes, device=rows.device))
-        return self._columns
+    def draw(self, adj: Adjacency, rows: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        if self._cumulated is None:
+            self._cumulated = column_weight(adj).cumsum(0)
+        chosen, times = _drawn(self._cumulated, uniform).unique(return_counts=True)
+        before = torch.where(chosen > 0, self._cumulated[chosen - 1], 0.0)
+        return chosen, times, (self._cumulated[chosen] - before) / self._cumulated[-1:]
 
 
 class LADIES(Layerwise):
-    """q is the squared norm of a node's column in the rows that the layer computes."""
+    """q is the squared norm of a node's column in the rows that the layer computes.
 
-    def probabilities(self, adj: Adjacency, rows: Tensor) -> Tensor:
-        return column_weight(adj, rows)
+    It is the column of an edge of these rows that is drawn by its squared weight.
+    """
+
+    def draw(self, adj: Adjacency, rows: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        edge, weight = _weights(adj, rows)
+        column, cumulated = adj.col[edge], weight.cumsum(0)
+        chosen, times = column[_drawn(cumulated, uniform)].unique(return_counts=True)
+        place = torch.searchsorted(chosen, column)
+        found = chosen[place.clamp(max=len(chosen) - 1)] == column
+        q = torch.zeros(len(chosen), dtype=torch.float64, device=rows.device).index_add_(0, place[found], weight[found])
+        return chosen.long(), times, q / cumulated[-1:]
 
 
-def column_weight(adj: Adjacency, rows: Tensor) -> Tensor:
-    """float64 [N]: for each node the sum over ``rows`` of its squared weights."""
-    squared = torch.ones(len(rows)) if adj.row_scale is None else adj.row_scale[rows].square()
+def _drawn(cumulated: Tensor, uniform: Tensor) -> Tensor:
+    """int64: the index that each number of 0 to 1 draws. There are none if all weights are 0."""
+    if cumulated.numel() == 0 or float(cumulated[-1]) == 0.0:
+        return uniform.new_empty(0, dtype=torch.int64)
+    return torch.searchsorted(cumulated, uniform * cumulated[-1], right=True)
+
+
+def column_weight(adj: Adjacency) -> Tensor:
+    """float64 [N]: the sum of the squared weights of each column of A."""
+    nodes = torch.arange(adj.num_nodes, device=adj.col.device)
+    found = torch.zeros(adj.num_columns, dtype=torch.float64, device=nodes.device)
+    for part in nodes.split(PART):
+        edge, weight = _weights(adj, part)
+        found.index_add_(0, adj.col[edge].long(), weight)
+    return found
+
+
+def _weights(adj: Adjacency, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """(int64[K], the edges of rows; float64 [K], their squared weights)."""
     begin, end = adj.rowptr[rows], adj.rowptr[rows + 1]
-    found = torch.zeros(adj.num_columns, dtype=torch.float64, device=rows.device)
-    for part in torch.arange(len(rows), device=rows.device).split(PART):
-        edge = _edges(begin[part], end[part])
-        value = torch.repeat_interleave(squared[part].double(), end[part] - begin[part])
-        found.index_add_(0, adj.col[edge].long(), value)
-    return found if adj.col_scale is None else found * adj.col_scale.double().square()
+    edge = _edges(begin, end)
+    weight = torch.ones(edge.numel(), dtype=torch.float64, device=rows.device)
+    if adj.row_scale is not None:
+        weight *= torch.repeat_interleave(adj.row_scale[rows].double(), end - begin)
+    if adj.col_scale is not None:
+        weight *= adj.col_scale[adj.col[edge].long()].double()
+    return edge, weight.square_()
 
 
 def _edges(begin: Tensor, end: Tensor) -> Tensor:
