@@ -21,7 +21,7 @@ MOST_CHUNKS = 1024
 
 @Task
 def count_task(block):
-    """counts[c] = the number of edges of chunk c; out_rowptr[i + 1] = that of row i, from the chunk's first row on."""
+    """counts[c] = the number of edges of chunk c."""
     count, chunk, rowptr, rows = block[COUNT], block[CHUNK], block[ROWPTR], block[ROWS]
     col, wide, position = block[COL], block[COL_WIDE], block[POSITION]
     while True:
@@ -37,7 +37,6 @@ def count_task(block):
                 if k + AHEAD < end:
                     prefetch_near(position + 4 * load_index(col, wide, k + AHEAD))
                 edges += np.int64(load_i32(position + 4 * load_index(col, wide, k)) >= 0)
-            store_i64(block[OUT_ROWPTR] + 8 * (i + 1), edges)
         store_i64(block[COUNTS] + 8 * ticket, edges)
 
 

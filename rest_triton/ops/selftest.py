@@ -105,6 +105,7 @@ CHECKS: dict[str, Callable[[Op, Case], Any]] = {
     "gather_rows": _gather,
     "scatter_rows": _scatter,
     "halo": lambda op, c: [op(c.adj, c.rows), op(c.adj, c.rows[1:100])],
+    "edges_inside": lambda op, c: [*op(c.adj, c.rows, c.position), *op(c.adj, c.rows[1:100], c.position)],
 }
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from rest_triton.ops import Adjacency, activate, debug, gather_rows, halo, history_spmm, scatter_rows
+from rest_triton.ops import Adjacency, activate, debug, edges_inside, gather_rows, halo, history_spmm, scatter_rows
 
 from . import graphs
 
@@ -89,6 +89,10 @@ BAD: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "scatter-blend": (lambda: scatter_rows(TABLE, ROWS, X, blend=2), ValueError, "blend is 2"),
     "scatter-strided": (lambda: scatter_rows(torch.ones(N, 8)[:, ::2], ROWS, X), ValueError, "contiguous"),
     "halo-rows": (lambda: halo(ADJ, ROWS.float()), TypeError, "rows is float32"),
+    "inside-rows": (lambda: edges_inside(ADJ, ROWS.int(), POSITION), TypeError, "rows is int32"),
+    "inside-position": (lambda: edges_inside(ADJ, ROWS, POSITION.long()), TypeError, "position is int64"),
+    "inside-size": (lambda: edges_inside(ADJ, ROWS, POSITION[:-1]), ValueError, r"position has shape \[39\]"),
+    "inside-device": (lambda: edges_inside(ADJ, ROWS, POSITION.to("meta")), ValueError, "position is on meta"),
 }  # fmt: skip
 
 
@@ -114,6 +118,7 @@ DEBUG_ONLY: dict[str, tuple[Callable[[], object], str]] = {
     "scatter-range": (lambda: scatter_rows(TABLE, ROWS + 31, X), "index has values from 31 to 40"),
     "scatter-twice": (lambda: scatter_rows(TABLE, ROWS // 2, X), "index has 10 elements, only 5 distinct"),
     "halo-range": (lambda: halo(ADJ, ROWS + 31), "rows has values from 31 to 40"),
+    "inside-range": (lambda: edges_inside(ADJ, ROWS + 31, POSITION), "rows has values from 31 to 40"),
 }  # fmt: skip
 
 
