@@ -232,8 +232,9 @@ def fanouts_of(config: Any) -> tuple[int, ...]:
 def refuse_fanout(config: Any) -> None:
     """Refuse a given fan-out for a method that reads all neighbours."""
     if config.base not in SAMPLING:
+        what = "samples nodes, not neighbours" if config.base in (*LAYERWISE, *SAINTS) else "reads all neighbours"
         raise UserError(
-            f"fanout is {config.fanout!r}, but method {config.method} reads all neighbours; leave --fanout out, or give "
+            f"fanout is {config.fanout!r}, but method {config.method} {what}; leave --fanout out, or give "
             f"--method {', '.join(SAMPLING[:-1])} or {SAMPLING[-1]}"
         )
 

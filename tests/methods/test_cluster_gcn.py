@@ -116,5 +116,7 @@ def test_it_learns_and_is_evaluated_exactly(model: str) -> None:
 
 
 def test_a_refresh_is_refused() -> None:
-    with pytest.raises(UserError, match="method is 'cluster.rest', but cluster has no tables to refresh; give --method cluster"):
+    with pytest.raises(
+        UserError, match="method is 'cluster.rest', but cluster has no tables to refresh; give --method cluster"
+    ):
         Config(dataset="cora", method="cluster+rest")

@@ -151,6 +151,7 @@ def test_forwards_without_dropout_read_rows_as_they_are(training: bool) -> None:
 
 
 def test_full_batches_have_no_tables_to_drop() -> None:
-    said = "--history-dropout changes nothing: it belongs to method gas or lmc or graphfm or mvs, and method is full"
-    assert Config(dataset="small", method="full", history_dropout=True).idle(["history_dropout"]) == [said]
+    said = "--history-dropout changes nothing: it belongs to method gas or "
+    (line,) = Config(dataset="small", method="full", history_dropout=True).idle(["history_dropout"])
+    assert line.startswith(said) and line.endswith(", and method is full")
     assert Config(dataset="small", history_dropout=True).idle(["history_dropout"]) == []

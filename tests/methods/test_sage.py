@@ -125,7 +125,10 @@ def test_it_learns_and_is_evaluated_exactly(model: str) -> None:
 
 def test_what_is_refused() -> None:
     for options, message in (
-        (dict(method="sage+rest"), "method is 'sage+rest', but sage has no tables to refresh; give --method sage, or one of"),
+        (
+            dict(method="sage+rest"),
+            "method is 'sage+rest', but sage has no tables to refresh; give --method sage, or one of",
+        ),
         (dict(model="gat"), "method is sage, but model gat does not sum over neighbours; give --method gas, or"),
         (dict(edge_dropout=0.5), "edge_dropout is 0.5, but method sage samples neighbours instead; give --edge-dropout 0"),
         (dict(fanout="3,0"), "fanout is '3,0'; it must be a whole number of at least 1"),

@@ -201,7 +201,9 @@ def test_subgraphs_depend_on_seed_epoch_and_number(method: str) -> None:
     (_, saint), (_, other), (_, third) = (made(method, seed=seed) for seed in (0, 0, 1))
     epochs = [[batch.rows.tolist() for batch in of.batches(e)] for of in (saint, other, third) for e in (1, 2)]
     assert epochs[:2] == epochs[2:4]
-    assert len({tuple(rows) for epoch in epochs[:2] + epochs[4:] for rows in epoch}) == sum(map(len, epochs[:2] + epochs[4:]))
+    assert len({tuple(rows) for epoch in epochs[:2] + epochs[4:] for rows in epoch}) == sum(
+        map(len, epochs[:2] + epochs[4:])
+    )
     assert torch.equal(saint.weight, other.weight) and not torch.equal(saint.weight, third.weight)
     assert [batch.rows.tolist() for batch in saint.batches(1)[1:]] == epochs[0][1:]
     assert len(made(method, max_steps=1, accumulate=2)[1].batches(1)) == 2

@@ -41,7 +41,10 @@ def test_training_reads_no_edge() -> None:
 def test_it_is_a_linear_model_of_these_features() -> None:
     """Softmax regression: two parameters, and torch's gradients of them."""
     run = Run("gcn", **SGC, dropout=0.5, hidden_channels=64)
-    assert [tuple(p.shape) for p in run.model.parameters()] in ([(CLASSES,), (CLASSES, FEATURES)], [(CLASSES, FEATURES), (CLASSES,)])
+    assert [tuple(p.shape) for p in run.model.parameters()] in (
+        [(CLASSES,), (CLASSES, FEATURES)],
+        [(CLASSES, FEATURES), (CLASSES,)],
+    )
     assert run.graph.y is not None and run.history.all_tables == []
     batch, x = run.trainer.method.batches(1)[0], run.engine.inputs.aggregated()
     y = run.graph.y[batch.rows]
@@ -76,7 +79,10 @@ def test_it_learns() -> None:
     ("options", "message"),
     [
         (dict(method="sgc+rest"), "method is 'sgc+rest', but sgc has no tables to refresh; give --method sgc, or one of"),
-        (dict(model="appnp"), "model is appnp, but sgc is a linear model of aggregated features; give --model gcn --no-linear"),
+        (
+            dict(model="appnp"),
+            "model is appnp, but sgc is a linear model of aggregated features; give --model gcn --no-linear",
+        ),
         (dict(model="gat"), "model is gat, but sgc is a linear model of aggregated features; give --model gcn --no-linear"),
         (dict(linear=True), "linear is on, but sgc is a linear model of aggregated features; give --model gcn --no-linear"),
         (dict(drop_input=True), "drop_input is True, but sgc aggregates features once; give --no-drop-input"),
