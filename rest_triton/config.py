@@ -16,7 +16,7 @@ import yaml
 
 from .methods.options import (
     ABOUT,
-    TABLES,
+    CLUSTERS,
     CacheOptions,
     CodedOptions,
     GradientOptions,
@@ -71,7 +71,7 @@ class Config(
     root: str = option("data", "folder for downloads, prepared graphs and clusters", group="data")
     split: int = option(0, "which split, of data sets that have several", least=0, group="data")
     num_parts: int = option(40, "clusters that the graph is divided into", least=1, group="data")
-    batch_size: int = option(5, "clusters in a batch", least=1, group="data", only=TABLES)
+    batch_size: int = option(5, "clusters in a batch", least=1, group="data", only=CLUSTERS)
     partition: str = option("metis", "how the graph is divided", choices=("metis", "stream", "random"), group="data")
 
     model: str = option("gcn", f"one of {', '.join(MODELS)}", group="model")

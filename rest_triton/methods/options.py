@@ -45,6 +45,7 @@ ABOUT = {  # a line of --help for each
 
 # Values of ``only``: (a setting or a part of the method, its values for which a setting has effect).
 TABLES = ("base", tuple(base for base in BASES if base not in TABLELESS))
+CLUSTERS = ("base", (*TABLES[1], "cluster"))
 REFRESHED, REST = ("rest", REFRESHES), ("rest", ("rest",))
 MVS, SAMPLED, OF_NODES = ("base", ("mvs",)), ("base", SAMPLING), ("base", ("mvs", *SAMPLING, *LAYERWISE, "sgc"))
 AUTOMATIC = ("frequency", (AUTO,))

@@ -10,6 +10,9 @@ from torch_geometric.utils import subgraph
 
 from rest_triton.config import Config
 from rest_triton.data.graph import Graph
+from rest_triton.history.history import History
+from rest_triton.methods.baselines.full import Full
+from rest_triton.methods.engine import Engine
 from rest_triton.ops import history_spmm
 from rest_triton.sampling.batch import Batch
 from rest_triton.utils.errors import UserError
@@ -78,16 +81,12 @@ def test_degrees_are_those_inside(directed: bool) -> None:
 
 @pytest.mark.parametrize("directed", [False, True])
 @pytest.mark.parametrize("model", ["gcn", "gcn-linear", "gcn-norm", "appnp", "gcnii", "gin", "gat"])
-def test_a_batch_is_a_graph_of_its_own(model: str, directed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_is_a_graph_of_its_own(model: str, directed: bool) -> None:
     """Its results are those of full batch on the subgraph that PyG cuts out."""
     run = Run(model, **CLUSTER, directed=directed)
     batch = prepared(run, 2, 5)
     assert isinstance(run.graph.x, Tensor)
     alone = Graph.from_edges(inside(run, batch), len(batch), x=run.graph.x[batch.rows])
-    from rest_triton.history.history import History
-    from rest_triton.methods.baselines.full import Full
-    from rest_triton.methods.engine import Engine
-
     method = Full(run.config.changed(method="full"), torch.tensor([0, len(batch)]), "cpu")
     assert isinstance(alone.x, Tensor)
     engine = Engine(run.model, method, alone.adjacency(run.model.normalise), alone.x, History(len(batch), []))
@@ -101,7 +100,7 @@ def test_batches_are_of_clusters_and_every_node_is_in_one() -> None:
     for epoch in (1, 2):
         ours = [batch.rows.tolist() for batch in run.trainer.method.batches(epoch)]
         assert ours == [batch.rows.tolist() for batch in gas.trainer.method.batches(epoch)]
-        assert sorted(sum(ours, [])) == list(range(NODES))
+        assert sorted(node for rows in ours for node in rows) == list(range(NODES))
 
 
 @pytest.mark.parametrize("model", ["gcn", "appnp", "gcnii"])
@@ -116,7 +115,5 @@ def test_it_learns_and_is_evaluated_exactly(model: str) -> None:
 
 
 def test_a_refresh_is_refused() -> None:
-    with pytest.raises(
-        UserError, match="method is 'cluster.rest', but cluster has no tables to refresh; give --method cluster"
-    ):
+    with pytest.raises(UserError, match=r"method is 'cluster\+rest', but cluster has no tables to refresh; give --method"):
         Config(dataset="cora", method="cluster+rest")

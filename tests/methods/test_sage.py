@@ -107,7 +107,7 @@ def test_batches_are_the_training_nodes() -> None:
     run = Run("gcn", **FEW)
     training = torch.nonzero(run.graph.train_mask).flatten().tolist()
     first, second = ([batch.rows.tolist() for batch in run.trainer.method.batches(epoch)] for epoch in (1, 2))
-    assert sorted(sum(first, [])) == sorted(sum(second, [])) == training and first != second
+    assert all(sorted(n for rows in of for n in rows) == training for of in (first, second)) and first != second
     assert all(len(rows) == 20 for rows in first[:-1]) and run.trainer.method.batches(1)[-1].rows.tolist() == first[-1]
     assert len(run.trainer.method.batches(1)[1:]) == len(first) - 1
     assert len(Run("gcn", **FEW, max_steps=1, accumulate=2).trainer.method.batches(1)) == 2

@@ -207,7 +207,7 @@ def test_subgraphs_depend_on_seed_epoch_and_number(method: str) -> None:
     assert torch.equal(saint.weight, other.weight) and not torch.equal(saint.weight, third.weight)
     assert [batch.rows.tolist() for batch in saint.batches(1)[1:]] == epochs[0][1:]
     assert len(made(method, max_steps=1, accumulate=2)[1].batches(1)) == 2
-    assert sorted(sum((batch.rows.tolist() for batch in saint.cover()), [])) == list(range(NODES))
+    assert sorted(node for batch in saint.cover() for node in batch.rows.tolist()) == list(range(NODES))
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -72,7 +72,7 @@ def test_it_learns() -> None:
     assert sum(losses[-6:]) < 0.9 * sum(losses[:6])
     everyone = Batch(NODES, ranges=((0, NODES),))
     torch.testing.assert_close(run.engine.predict(everyone, 1), run.engine.exact())
-    assert sorted(sum((batch.rows.tolist() for batch in run.trainer.method.cover()), [])) == list(range(NODES))
+    assert sorted(node for batch in run.trainer.method.cover() for node in batch.rows.tolist()) == list(range(NODES))
 
 
 @pytest.mark.parametrize(
