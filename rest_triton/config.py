@@ -16,15 +16,17 @@ import yaml
 
 from .methods.options import (
     ABOUT,
-    TABLES,
+    CLUSTERS,
     CacheOptions,
     CodedOptions,
     GradientOptions,
     GraphFMOptions,
     InBatchOptions,
+    LayerwiseOptions,
     MethodOptions,
     NodeOptions,
     RefreshOptions,
+    SubgraphOptions,
     TableOptions,
     fanouts_of,
     refuse_fanout,
@@ -33,6 +35,7 @@ from .methods.options import (
     refuse_model,
     refuse_refresh,
     refuse_sampling,
+    refuse_sgc,
 )
 from .utils.errors import UserError, did_you_mean
 from .utils.options import option
@@ -52,8 +55,8 @@ APPNP, GCNII = ("model", ("appnp",)), ("model", ("gcnii",))
 
 @dataclass(frozen=True, kw_only=True)
 class Config(
-    RefreshOptions, CacheOptions, InBatchOptions, GradientOptions, NodeOptions, GraphFMOptions, CodedOptions, TableOptions,
-    MethodOptions,
+    RefreshOptions, SubgraphOptions, LayerwiseOptions, CacheOptions, InBatchOptions, GradientOptions, NodeOptions,
+    GraphFMOptions, CodedOptions, TableOptions, MethodOptions,
 ):  # fmt: skip
     """All settings of a run. The constructor refuses invalid values and combinations.
 
@@ -68,7 +71,7 @@ class Config(
     root: str = option("data", "folder for downloads, prepared graphs and clusters", group="data")
     split: int = option(0, "which split, of data sets that have several", least=0, group="data")
     num_parts: int = option(40, "clusters that the graph is divided into", least=1, group="data")
-    batch_size: int = option(5, "clusters in a batch", least=1, group="data", only=TABLES)
+    batch_size: int = option(5, "clusters in a batch", least=1, group="data", only=CLUSTERS)
     partition: str = option("metis", "how the graph is divided", choices=("metis", "stream", "random"), group="data")
 
     model: str = option("gcn", f"one of {', '.join(MODELS)}", group="model")
@@ -132,6 +135,7 @@ class Config(
         refuse_model(self)
         refuse_sampling(self)
         refuse_refresh(self)
+        refuse_sgc(self)
         if self.model == "gcn" and self.input == "exact" and not self.linear:
             raise UserError(
                 "input is exact, but a GCN without --linear reads features, which are always exact; give --input cached"

@@ -14,6 +14,7 @@ A method overrides the hooks in which it differs from GAS. In the order of a ste
     scale                          the factor of gradients, before they are clipped
 
     halo_gradient                  whether weights have a gradient through computed rows of the halo
+    bind(adj, x)                   sees the graph; the features that the model reads. layers: of the model
     context, layerwise             the classes of a batch's forward, and of a piece of an exact pass
     tables(model), table_rows      the tables it needs, by kind, and their rows
     refresh_batches(seed)          the batches that REST refreshes; refreshes_last: whether with the last layer
@@ -35,6 +36,7 @@ from ..kernels._hash import mix64
 from ..nn.context import Context
 from ..nn.inference import LayerwiseContext
 from ..nn.model import HistoryGNN
+from ..ops import Adjacency
 from ..sampling.batch import Batch, ClusterBatches
 from .loss import Loss, mean_loss
 
@@ -56,11 +58,16 @@ class Method(ABC):
     fills = True
     refreshes_last = False
     halo_gradient = True
+    layers: int | None = None
     context: type[Context] = Context
     layerwise: type[LayerwiseContext] = LayerwiseContext
 
     def __init__(self, config: Config, ptr: Tensor, device: str, graph: Graph | None = None) -> None:
         self.config, self.ptr, self.device, self.graph = config, ptr, device, graph
+
+    def bind(self, adj: Adjacency, x: Tensor) -> Tensor:
+        """[N, F]: the features that the model reads, made of those of the data set. Called once, before all others."""
+        return x
 
     def begin(self, engine: "Engine", step: int) -> None:
         """Fill the tables before the first step, and after the state of a checkpoint without tables was restored."""

@@ -132,7 +132,7 @@ class Context(BatchRows):
         h = model.encode(self._features(), self)
         if not self.inputs.exact_input:
             self.record(0, h)
-        elif not self.whole_graph and (self.batch.samples is None or self.batch.samples[0] is None):
+        elif not (self.whole_graph or self.batch.closed) and (self.batch.samples is None or self.batch.samples[0] is None):
             self.block = self.batch.block(0)
             outside = Batch(self.batch.num_nodes, nodes=self.halo, device=self.halo.device)
             # As in a refresh, batch statistics are those of its rows, and running statistics stay as they are.
@@ -273,6 +273,11 @@ class Context(BatchRows):
                 f"the model reads neighbours by ctx.neighbourhood(), and {type(self.reader).__name__.lower()} has gradients "
                 "of ctx.propagate() alone; give --method gas, or a model that propagates"
             )
+        if self.batch.samples is not None or self.adj.edge_weight is not None:
+            raise UserError(
+                f"the model reads neighbours by ctx.neighbourhood(), and {type(self.reader).__name__.lower()} samples those "
+                "of ctx.propagate() alone; give --method gas, or a model that propagates"
+            )
         if self.whole_graph or self.halo.numel() == 0:
             return h
         return torch.cat([h, self._drop_halo(self._halo_input().to(h.dtype))])
@@ -365,8 +370,14 @@ class Context(BatchRows):
                 return F.linear(self._drop_halo(rows.to(h.dtype)), weight)
 
             outside = self.streams.submit(self.streams.current, transform, reads=[source.resource])
-        inside, position = F.linear(h, weight), self.position(by_slot=True)
-        outside = outside.to(inside.dtype)
+        inside = F.linear(h, weight)
+        return self._aggregate_both(inside, outside.to(inside.dtype))
+
+    def _aggregate_both(self, inside: Tensor, outside: Tensor) -> Tensor:
+        """An aggregate of the batch's rows and of rows of the halo, both with gradients."""
+        if self.batch.closed:
+            return history_spmm(self.adj, self.batch.rows, self.position(), inside, None, **self.edges())
+        position = self.position(by_slot=True)
         return halo_spmm(self.adj, self.batch.rows, self.halo, position, inside, outside, **self.edges())
 
     # Features.
@@ -374,6 +385,8 @@ class Context(BatchRows):
     def _propagate_features(self) -> Tensor:
         """[R, F]: the aggregate of the features. Without dropout it is computed once for the whole graph."""
         inputs, rows = self.inputs, self.block.rows.rows
+        if self.batch.closed:
+            return history_spmm(self.adj, rows, self.position(), self._features(), None, **self.edges())
         if self.feature_dropout > 0.0 and self.training:
             inside, outside = self._features(), self._drop_features(inputs.features.gather(self.halo), self.halo)
             return history_spmm(self.adj, rows, self.position(by_slot=True), inside, outside, **self.edges())
@@ -388,9 +401,7 @@ class Context(BatchRows):
         if self.block.narrows or not inputs.transforms_first(self.batch, self.halo, wide, weight.shape[0]):
             return F.linear(self._propagate_features(), weight)
         inside, outside = self._features(), self._drop_features(inputs.features.gather(self.halo), self.halo)
-        inside, outside = F.linear(inside, weight), F.linear(outside, weight)
-        position = self.position(by_slot=True)
-        return halo_spmm(self.adj, self.batch.rows, self.halo, position, inside, outside, **self.edges())
+        return self._aggregate_both(F.linear(inside, weight), F.linear(outside, weight))
 
     # Activations.
 

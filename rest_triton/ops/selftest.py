@@ -119,6 +119,7 @@ CHECKS: dict[str, Callable[[Op, Case], Any]] = {
     "sample_neighbours": _sample,
     "place_nodes": _place,
     "transpose": lambda op, c: op(c.adj.rowptr, c.adj.col, NODES),
+    "edges_inside": lambda op, c: [*op(c.adj, c.rows, c.position), *op(c.adj, c.rows[1:100], c.position)],
 }
 
 

@@ -127,20 +127,38 @@ def _grow(
     columns = inputs if outside is None else torch.cat([inputs, outside])
     taken = rowptr.diff()
     degree = adj.rowptr.index_select(0, rows + 1) - adj.rowptr.index_select(0, rows)
-    row_scale = degree / taken.clamp(min=1)
-    if adj.row_scale is not None:
-        row_scale = row_scale * adj.row_scale.index_select(0, rows)
-    weight = adj.edge_weight
+    made, by_node = edges_of(
+        adj, rows, columns, rowptr, edge, col, row_factor=degree / taken.clamp(min=1), gradients=gradients
+    )
+    return inputs, Sample(made, by_node, outside, partial=torch.nonzero(degree > taken).squeeze(1))
+
+
+def edges_of(
+    adj: Adjacency, rows: Tensor, columns: Tensor, rowptr: Tensor, edge: Tensor, col: Tensor, *,
+    row_factor: Tensor | None = None, column_factor: Tensor | None = None, gradients: bool = True,
+) -> tuple[Adjacency, Adjacency]:  # fmt: skip
+    """(``adj``, ``by_node``) of a :class:`Sample` with these edges.
+
+    Args:
+        adj: the graph. rows, columns: the nodes. rowptr, edge: the edges of each row, as positions in ``adj.col``.
+        col: int32[K], their columns. row_factor, column_factor: multiply the weights of the graph.
+        gradients: whether backward will run.
+    """
+    neighbour, weight = adj.col.index_select(0, edge), adj.edge_weight
     if weight is not None:
         weight = weight[edge if adj.edge_id is None else adj.edge_id[edge].long()]
-    of_node = Adjacency(rowptr, neighbour, row_scale.float(), adj.col_scale, weight, columns=adj.num_nodes, _checked=True)
-    scale = None if adj.col_scale is None else adj.col_scale.index_select(0, columns)
+    row_scale = _product(row_factor, None if adj.row_scale is None else adj.row_scale.index_select(0, rows))
+    scale = _product(column_factor, None if adj.col_scale is None else adj.col_scale.index_select(0, columns))
+    of_node = Adjacency(rowptr, neighbour, row_scale, adj.col_scale, weight, columns=adj.num_nodes, _checked=True)
     reverse = None
     if gradients:
         turned, row = transpose(rowptr, col, columns.numel())
         names = None if weight is None else col.argsort(stable=True)
-        reverse = Adjacency(
-            turned, row, scale, of_node.row_scale, weight, edge_id=names, columns=rows.numel(), _checked=True
-        )
-    made = Adjacency(rowptr, col, of_node.row_scale, scale, weight, reverse=reverse, columns=columns.numel(), _checked=True)
-    return inputs, Sample(made, of_node, outside, partial=torch.nonzero(degree > taken).squeeze(1))
+        reverse = Adjacency(turned, row, scale, row_scale, weight, edge_id=names, columns=rows.numel(), _checked=True)
+    made = Adjacency(rowptr, col, row_scale, scale, weight, reverse=reverse, columns=columns.numel(), _checked=True)
+    return made, of_node
+
+
+def _product(a: Tensor | None, b: Tensor | None) -> Tensor | None:
+    found = b if a is None else a if b is None else a * b
+    return None if found is None else found.float()

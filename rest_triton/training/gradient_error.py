@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from ..data.graph import Graph
+from ..methods.baselines.full import Full
 from ..methods.engine import Engine
-from ..methods.full import Full
 from ..methods.loss import mean_loss
 from ..methods.refresh import Refresh
 from ..sampling.batch import Batch

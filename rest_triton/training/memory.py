@@ -12,7 +12,7 @@ from typing import Literal
 
 from ..config import Config
 from ..data.sizes import Sizes
-from ..methods.options import GRADIENTS, SAMPLING
+from ..methods.options import GRADIENTS, LAYERWISE, SAINTS, SAMPLING, TABLELESS
 from ..nn.inference import CHUNK_ROWS
 from ..utils.dtypes import DTYPES
 
@@ -141,7 +141,7 @@ class Run:
         z, s = self.z, self.s = sizes, settings
         n = z.nodes
         self.here: Tier = "GPU" if s.device == "cuda" else "host"
-        self.model = FAMILIES[s.model](z, s)
+        self.model = FAMILIES[s.model](z, s.changed(num_layers=1) if s.base == "sgc" else s)
         self.tables = tables(s, self.model)
         self.slots = min(n, s.cache_rows) * (s.base == "refresh")  # of a bounded cache
         self.tables = [replace(table, rows=self.slots) for table in self.tables]
@@ -158,7 +158,15 @@ class Run:
             self.rows, self.share = min(n, s.batch_nodes), 1.0
         if s.base in SAMPLING:
             self.rows, self.share = round(mean(self.fields(s))), 1.0
-        self.halo = self.around(self.rows)
+        elif s.base in LAYERWISE:  # each layer has the rows of the next one, and those that were drawn for it
+            self.rows = min(n, s.batch_nodes + s.layer_nodes * s.num_layers // 2)
+        elif s.base in SAINTS:
+            each = {"saint-node": 1, "saint-edge": 2, "saint-walk": 1 + s.walk_length}[s.base]
+            self.rows = round(n * -expm1(-each * s.subgraph_nodes / n))
+        elif s.base == "sgc":
+            self.rows = min(n, s.batch_nodes)
+        closed = s.base in ("cluster", "sgc", *LAYERWISE, *SAINTS)
+        self.halo = 0 if closed else self.around(self.rows)
         self.pulled = self.halo + self.rows * (s.base == "vrgcn")  # rows of a far table that a layer reads
         self.refreshed = 0  # rows that one refresh computes
         if s.rest == "rest-is":
@@ -205,8 +213,8 @@ class Run:
 
 
 def tables(s: Config, model: Family) -> list[Table]:
-    """The tables of a run. Full batches have none, and encoded features have none if the input is exact."""
-    widths = [] if s.base == "full" else model.tables[s.input == "exact" :]
+    """The tables of a run. Methods without tables have none, and encoded features have none if the input is exact."""
+    widths = [] if s.base in TABLELESS else model.tables[s.input == "exact" :]
     widths = widths[-1:] if s.base == "refresh" else widths
     return [Table(width, s.dtype, s.history) for width in widths]
 
@@ -236,6 +244,14 @@ def _graph(run: Run) -> Iterator[Array]:
     yield Array("ids of batches", run.here, 8 * n * (1 + (run.refreshed > 0)), "int64, of an epoch and of refreshes")
     drawn = round(n * (8 + 20 * run.s.importance_share)) * (run.s.base == "mvs")
     yield Array("importance", "host", drawn, "ids and probabilities of training nodes, at most all nodes")
+    before = 4 * n * z.features * (run.s.base == "sgc" and run.s.num_layers > 1)
+    yield Array("features of sgc", run.here, before, "aggregated but for the last time, float32")
+    weighted = (4 + 4) * (z.edges + n) + run.csr(z.edges + n)
+    yield Array("weights of edges", run.here, weighted * (run.s.base in SAINTS), "one per edge; the reverse with edge names")
+    counted = (run.csr(z.edges) + 12 * n) * (run.s.base in SAINTS)
+    yield Array("graph to sample", "host", counted, "without self-loops; weights and sums of degrees")
+    yield Array("sampling weights", run.here, 8 * n * (run.s.base == "fastgcn"), "float64 per node")
+    yield Array("scales of a batch", run.here, 4 * n * (run.s.base == "cluster"), "float32 per node", "step")
     maps = 2 + (run.model.outside > 0 and run.direct and run.halo > 0) + (run.refreshed > 0)
     maps += run.reversed and not run.direct and run.gradients != []  # of the nodes that read a batch
     yield Array("position maps", run.here, 4 * n * maps, f"{maps} of int32 per node")

@@ -9,6 +9,7 @@ from typing import Any
 
 from ..config import Config, flag
 from ..data.sizes import Sizes
+from ..methods.options import OF_NODES, SAINTS
 from ..utils.errors import UserError
 from ..utils.machine import available_memory, device_of, readable
 from .memory import ARRAYS, Array, Run, Tier, When
@@ -62,6 +63,10 @@ class Plan:
             lines[2] = "all nodes in one batch"
         elif s.base == "mvs":
             lines[2] = f"batches of {run.rows:,} training nodes, with perhaps {run.halo:,} around"
+        elif s.base in SAINTS:
+            lines[2] = f"subgraphs of at most {run.rows:,} nodes"
+        elif s.base in OF_NODES[1]:
+            lines[2] = f"batches of {s.batch_nodes:,} training nodes, layers of {run.rows:,} rows on average"
         wide = max(len(a.name) for a in self.arrays)
         for when, heading in HEADINGS.items():
             lines += ["", f"  {heading}"]

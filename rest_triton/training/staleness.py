@@ -15,8 +15,8 @@ from torch import Tensor
 from ..history.age import NEVER
 from ..history.history import INPUT, History
 from ..history.streams import COMPUTE
+from ..methods.baselines.full import Full
 from ..methods.engine import Engine
-from ..methods.full import Full
 from ..methods.gas import GAS
 from ..methods.sampled.graphfm_ib import AGGREGATE
 from ..ops import history_spmm

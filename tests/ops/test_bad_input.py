@@ -9,6 +9,7 @@ from rest_triton.ops import (
     Adjacency,
     activate,
     debug,
+    edges_inside,
     gather_rows,
     halo,
     history_spmm,
@@ -115,6 +116,10 @@ BAD: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "transpose-col": (lambda: transpose(ROWPTR, COL, N), TypeError, "col is int64; it must be int32"),
     "transpose-device": (lambda: transpose(ROWPTR, COL.int().to("meta"), N), ValueError, "col is on meta"),
     "transpose-columns": (lambda: transpose(ROWPTR, COL.int(), -1), ValueError, "columns is -1; it must be at least 0"),
+    "inside-rows": (lambda: edges_inside(ADJ, ROWS.int(), POSITION), TypeError, "rows is int32"),
+    "inside-position": (lambda: edges_inside(ADJ, ROWS, POSITION.long()), TypeError, "position is int64"),
+    "inside-size": (lambda: edges_inside(ADJ, ROWS, POSITION[:-1]), ValueError, r"position has shape \[39\]"),
+    "inside-device": (lambda: edges_inside(ADJ, ROWS, POSITION.to("meta")), ValueError, "position is on meta"),
 }  # fmt: skip
 
 
@@ -144,6 +149,7 @@ DEBUG_ONLY: dict[str, tuple[Callable[[], object], str]] = {
     "place-range": (lambda: place_nodes(POSITION, ROWS + 31, 10), "nodes has values from 31 to 40"),
     "transpose-range": (lambda: transpose(ROWPTR, COL.int(), 7), r"col has values from 0 to 2\d; .*\[0, 7\)"),
     "transpose-end": (lambda: transpose(ROWPTR, COL[:-1].int(), N), "rowptr runs from 0 to 158; .* number of edges, 157"),
+    "inside-range": (lambda: edges_inside(ADJ, ROWS + 31, POSITION), "rows has values from 31 to 40"),
 }  # fmt: skip
 
 

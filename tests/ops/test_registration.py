@@ -13,6 +13,7 @@ from torch._subclasses import FakeTensorMode
 from rest_triton.ops import (
     Adjacency,
     activate,
+    edges_inside,
     gather_rows,
     halo,
     history_attention,
@@ -124,6 +125,7 @@ SAMPLES: dict[str, Callable[[], tuple[Any, tuple]]] = {
     "sample": lambda: (OPS.sample_neighbours, (setting()[0].rowptr, torch.arange(15), 2, 7)),
     "place": lambda: (OPS.place_nodes, (setting()[2], setting()[0].col, 25)),
     "transpose": lambda: (OPS.transpose, (setting()[0].rowptr, setting()[0].col, 40)),
+    "inside": lambda: (OPS.edges_inside, (setting()[0].rowptr, setting()[0].col, torch.arange(5), setting()[2])),
 }
 
 
@@ -139,7 +141,7 @@ def test_every_op_has_kernels_for_cpu_and_gpu() -> None:
     assert names == {
         "history_spmm", "history_spmm_edge_grad", "history_attention", "history_attention_row_grad",
         "history_attention_source_grad", "activate", "activate_backward", "column_moments", "gather_rows",
-        "gather_rows_into", "scatter_rows", "halo", "sample_neighbours", "place_nodes", "transpose",
+        "gather_rows_into", "scatter_rows", "halo", "sample_neighbours", "place_nodes", "transpose", "edges_inside",
     }  # fmt: skip
     for name in names:
         for key in ("CPU", "CUDA", "Meta"):
@@ -160,12 +162,13 @@ def test_schemas_say_what_is_written() -> None:
             "sample_neighbours",
             "place_nodes",
             "transpose",
+            "edges_inside",
         )
     }
     assert written == {
         "history_spmm": [], "history_attention": [], "activate": ["history"], "gather_rows": [], "gather_rows_into": ["out"],
         "scatter_rows": ["table", "stamp"], "halo": [], "sample_neighbours": [], "place_nodes": ["position"],
-        "transpose": [],
+        "transpose": [], "edges_inside": [],
     }  # fmt: skip
 
 
@@ -238,6 +241,15 @@ def test_compiled_halo() -> None:
         compiled = torch.compile(lambda rows: halo(adj, rows) * 2, fullgraph=True, backend="aot_eager")
         for n in (5, 9):
             assert torch.equal(compiled(rows[:n]), halo(adj, rows[:n]) * 2)
+
+
+def test_compiled_edges_inside() -> None:
+    adj, rows, position, *_ = setting()
+    torch._dynamo.reset()
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        compiled = torch.compile(lambda rows: edges_inside(adj, rows, position)[1] * 2, fullgraph=True, backend="aot_eager")
+        for n in (5, 9):
+            assert torch.equal(compiled(rows[:n]), edges_inside(adj, rows[:n], position)[1] * 2)
 
 
 def test_compiled_sample() -> None:

@@ -128,6 +128,14 @@ CASES: dict[str, dict[str, Any]] = {
     "refresh, slots": dict(model="gcn-norm", method="refresh+rest-is", cache_rows=20, accumulate=2, **FEW),
     "refresh, slots, far": dict(model="gcnii", method="refresh+rest-is", cache_rows=20, tier="far", **FEW),
     "refresh, disk": dict(model="appnp", method="refresh+rest", tier="disk", accumulate=2, **FEW),
+    "sage": dict(model="gcn-norm", method="sage", fanout="3", batch_nodes=15, evaluate=True),
+    "fastgcn": dict(model="gcnii", method="fastgcn", layer_nodes=20, batch_nodes=15),
+    "ladies": dict(model="appnp", method="ladies", layer_nodes=20, batch_nodes=15, row_normalise=True, input="exact"),
+    "cluster": dict(model="gcn-norm", method="cluster", edge_dropout=0.3, accumulate=2),
+    "saint-node": dict(model="gcn-linear", method="saint-node", subgraph_nodes=30, coverage=5.0),
+    "saint-edge": dict(model="gcnii-norm", method="saint-edge", subgraph_nodes=20, coverage=5.0, edge_dropout=0.3),
+    "saint-walk": dict(model="appnp", method="saint-walk", subgraph_nodes=20, coverage=5.0, evaluate=True),
+    "sgc": dict(model="gcn", method="sgc", batch_nodes=20, evaluate=True),
     "narrow": dict(model="gcn-norm", **REST_IS, dtype="bfloat16", amp=True),
 }
 
