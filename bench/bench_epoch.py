@@ -9,22 +9,26 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 import torch
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from rest_triton.config import Config
 from rest_triton.data.clusters import load_data
 from rest_triton.data.datasets import load
 from rest_triton.data.features import SparseRows
+from rest_triton.data.graph import Graph
 from rest_triton.data.partition import partition
 from rest_triton.training.trainer import Trainer
 
 from . import pygas_models
 from .harness import OURS, Bench, Limit
 from .pygas import PyGAS
+
+ModelT = TypeVar("ModelT", bound=Any)
 
 PARTS = 80
 # The settings of PyGAS's runs on arxiv for GCN and GCNII, but for one width and one number of clusters; it has none for
@@ -68,21 +72,32 @@ def epochs(trainer: Trainer) -> Callable[[], object]:
     return lambda: trainer.epoch(next(numbers))
 
 
-def pygas(config: Config, like: torch.nn.Module) -> PyGAS:
-    """PyGAS's pipeline on the same graph and clusters, with the weights that ``like`` has now."""
+def clustered(config: Config) -> tuple[Graph, Tensor]:
+    """The graph with clusters side by side, and their bounds: what load_data makes for ours, before it drops the edges."""
     graph = load(config.dataset, config.root)
     clusters = partition(graph, config.num_parts, method=config.partition, root=config.root)  # type: ignore[arg-type]
     graph = clusters.apply(graph)
-    if isinstance(graph.x, SparseRows):  # as load_data does for ours
+    if isinstance(graph.x, SparseRows):
         graph = replace(graph, x=graph.x.dense())
-    options = {name: value for name, value in MODELS[config.model].items() if name not in ("num_layers", "input")}
+    return graph, clusters.ptr
+
+
+def network(kind: type[ModelT], config: Config, graph: Graph, like: torch.nn.Module) -> ModelT:
+    """A model of :mod:`bench.pygas_models` with the sizes and settings of a configuration and the weights of ``like``."""
+    options = {name: getattr(config, name) for name in MODELS[config.model] if name not in ("num_layers", "input")}
     if config.model == "gcnii":
         options["drop_input"] = False
     assert graph.num_classes is not None
-    sizes = graph.num_features, config.hidden_channels, graph.num_classes, config.num_layers
-    model = PYGAS_MODELS[config.model](*sizes, **options)
+    model = kind(graph.num_features, config.hidden_channels, graph.num_classes, config.num_layers, **options)
     model.load_state_dict(like.state_dict(), strict=False)
-    made = PyGAS(graph, clusters.ptr, config.batch_size, model, lr=config.lr, seed=0)
+    return model
+
+
+def pygas(config: Config, like: torch.nn.Module) -> PyGAS:
+    """PyGAS's pipeline on the same graph and clusters, with the weights that ``like`` has now."""
+    graph, ptr = clustered(config)
+    model = network(PYGAS_MODELS[config.model], config, graph, like)
+    made = PyGAS(graph, ptr, config.batch_size, model, lr=config.lr, seed=0)
     made.fill()
     return made
 

@@ -144,3 +144,19 @@ def halo_bytes(b: Batch) -> int:
     """Row ids, distinct row offsets and all columns read, the halo written."""
     offsets = len(torch.unique(torch.cat([b.rows, b.rows + 1])))
     return 8 * (len(b.rows) + offsets + len(b.halo)) + len(b.columns) * b.adj.col.element_size()
+
+
+def sample_bytes(b: Batch, rowptr: Tensor, edge: Tensor) -> int:
+    """Row ids and distinct row offsets read, row pointers and the edges of the sample written."""
+    offsets = len(torch.unique(torch.cat([b.rows, b.rows + 1])))
+    return 8 * (len(b.rows) + offsets + rowptr.numel() + edge.numel())
+
+
+def place_bytes(nodes: Tensor, fresh: Tensor) -> int:
+    """The nodes and distinct positions read, a place for each node and 12 bytes per new node written."""
+    return nodes.nbytes + 4 * len(torch.unique(nodes)) + 4 * nodes.numel() + 12 * fresh.numel()
+
+
+def transpose_bytes(rowptr: Tensor, col: Tensor, columns: int) -> int:
+    """Row pointers and columns read, as many rows and the columns' pointers written."""
+    return rowptr.nbytes + 2 * col.nbytes + 8 * (columns + 1)

@@ -35,7 +35,7 @@ def of_group(rows: Sequence[Row], *groups: str) -> list[dict[str, Any]]:
 
 def ops(rows: Sequence[Row]) -> Figure | None:
     """A line for each op and case: the fastest alternative, all others, the fastest limit."""
-    shown = [row for row in rows if row["group"] != "epoch" and len(row["extra_info"]["seconds"]) > 1]
+    shown = [row for row in rows if row["group"] not in ("epoch", "methods") and len(row["extra_info"]["seconds"]) > 1]
     if not shown:
         return None
     figure = Figure((11, 1.2 + ROW * len(shown)), layout="constrained")

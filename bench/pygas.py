@@ -8,7 +8,7 @@ instead of rows, 32-bit columns, one map for all batches, the faster of torch's 
 
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
@@ -34,23 +34,28 @@ class Bipartite:
 
     Args:
         rowptr: int32[R+1]. col: int32[E]. value: float32[E]. columns: how many there are. product: one of ``PRODUCTS``.
+        symmetric: whether the matrix is square and its own transpose.
     """
 
-    def __init__(self, rowptr: Tensor, col: Tensor, value: Tensor, columns: int, product: str) -> None:
+    def __init__(
+        self, rowptr: Tensor, col: Tensor, value: Tensor, columns: int, product: str, symmetric: bool = False
+    ) -> None:
         self.rows, self.columns, self.product = rowptr.numel() - 1, columns, PRODUCTS[product]
-        self.rowptr, self.col, self.value = rowptr, col, value
-        self.matrix = _csr(rowptr, col, value, self.rows, columns)
+        self.rowptr, self.col, self.value, self.symmetric = rowptr, col, value, symmetric
+        self.matrix = csr(rowptr, col, value, self.rows, columns)
 
     @cached_property
     def transposed(self) -> Tensor:
         """For backward: made once, and kept for all layers."""
+        if self.symmetric:
+            return self.matrix
         # 32-bit keys take a radix sort half the passes, and MKL takes no other index without converting it at each call.
         column, order = torch.sort(self.col, stable=True)
         row = torch.repeat_interleave(
             torch.arange(self.rows, dtype=torch.int32), self.rowptr.diff(), output_size=self.col.numel()
         )
         rowptr = torch._convert_indices_from_coo_to_csr(column, self.columns, out_int32=True)
-        return _csr(rowptr, torch.take(row, order), torch.take(self.value, order), self.columns, self.rows)
+        return csr(rowptr, torch.take(row, order), torch.take(self.value, order), self.columns, self.rows)
 
     def __matmul__(self, x: Tensor) -> Tensor:
         result: Tensor = _Product.apply(x, self)
@@ -68,8 +73,31 @@ class _Product(torch.autograd.Function):
         return ctx.adj.product(ctx.adj.transposed, grads[0].contiguous()), None
 
 
-def _csr(rowptr: Tensor, col: Tensor, value: Tensor, rows: int, columns: int) -> Tensor:
+def csr(rowptr: Tensor, col: Tensor, value: Tensor, rows: int, columns: int) -> Tensor:
+    """A matrix for the products, without a check of its indices."""
     return torch.sparse_csr_tensor(rowptr, col, value, size=(rows, columns), check_invariants=False)
+
+
+def faster(adj: Bipartite, width: int, backward: bool = True) -> str:
+    """The product that is faster, there and back."""
+    x, grad = torch.rand(adj.columns, width), torch.rand(adj.rows, width)
+    times: dict[str, list[float]] = {name: [] for name in PRODUCTS}
+    for _ in range(3):
+        for name, product in PRODUCTS.items():
+            begin = time.perf_counter()
+            product(adj.matrix, x)
+            if backward:
+                product(adj.transposed, grad)
+            times[name].append(time.perf_counter() - begin)
+    return min(times, key=lambda name: min(times[name]))
+
+
+def push(table: Tensor, ranges: Sequence[tuple[int, int]], rows: Tensor) -> None:
+    """Write rows into these ranges of a table."""
+    at = 0
+    for begin, end in ranges:
+        table[begin:end] = rows[at : at + end - begin]
+        at += end - begin
 
 
 @dataclass
@@ -107,7 +135,7 @@ class Subgraphs:
         # Rows of a range lie side by side, and so do their edges: views, where PyGAS goes from row to row.
         edges = [slice(int(self.rowptr[begin]), int(self.rowptr[end])) for begin, end in batch.ranges]
         columns = [self.col[piece] for piece in edges]
-        halo = self._halo(batch, columns)
+        halo = self.outside_of([slice(begin, end) for begin, end in batch.ranges], columns)
         n_id = torch.cat([batch.rows, halo])
         # What earlier batches left in the map is not read: every column is of the batch or of its halo.
         self.local.index_copy_(0, n_id, torch.arange(n_id.numel(), dtype=torch.int32))
@@ -130,20 +158,33 @@ class Subgraphs:
             train=batch.take(self.train_mask),
         )
 
-    def _halo(self, batch: Batch, columns: list[Tensor]) -> Tensor:
-        """Marked in a map of bytes and read off it: no sort."""
-        assert batch.ranges is not None
+    def outside_of(self, inside: Sequence[slice | Tensor], columns: Sequence[Tensor]) -> Tensor:
+        """int64[H], ascending: the nodes in ``columns`` that are not inside.
+
+        They are marked in a map of bytes and read off it: no sort.
+        """
         for column in columns:
             self.outside.index_fill_(0, column, True)
-        for begin, end in batch.ranges:
-            self.outside[begin:end] = False
-        halo = torch.nonzero(self.outside).view(-1)
-        self.outside.index_fill_(0, halo, False)
-        return halo
+        for nodes in inside:
+            self.outside[nodes] = False
+        found = torch.nonzero(self.outside).view(-1)
+        self.outside.index_fill_(0, found, False)
+        return found
+
+    def edges_of(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """(int64[R+1], int64[E]): row pointers of any rows, and their edges: places in ``col`` and ``value``."""
+        begin = torch.take(self.rowptr, rows)
+        degree = torch.take(self.rowptr, rows + 1) - begin
+        rowptr = F.pad(degree.cumsum(0), (1, 0))
+        edges = int(rowptr[-1])
+        first = torch.repeat_interleave(begin - rowptr[:-1], degree, output_size=edges)
+        return rowptr, first.add_(torch.arange(edges))
 
 
 class PyGAS:
     """Trains a model of :mod:`bench.pygas_models` on batches of clusters.
+
+    ``cuts`` is the class that cuts out batches.
 
     Args:
         graph: with clusters side by side (``graph.permute(partition.order)``). ptr: int64[K+1], their bounds.
@@ -159,29 +200,20 @@ class PyGAS:
         losses = trainer.epoch(0)
     """
 
+    cuts: type[Subgraphs] = Subgraphs
+
     def __init__(
         self, graph: Graph, ptr: Tensor, batch_size: int, model: Module, lr: float, seed: int = 0, product: str | None = None
     ) -> None:
         warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta state")
-        self.subgraphs, self.batches = Subgraphs(graph), ClusterBatches(ptr, batch_size, seed)
+        self.subgraphs, self.batches = self.cuts(graph), ClusterBatches(ptr, batch_size, seed)
         self.model = model
         widths: Any = model.widths
         self.histories = [torch.zeros(graph.num_nodes, width) for width in widths]
         self.optimizer = torch.optim.Adam(model.parameters(), lr=lr, fused=True)
-        self.product = self._faster(max(widths, default=1)) if product is None else product
-
-    def _faster(self, width: int) -> str:
-        """The product that is faster, there and back."""
-        adj = self.subgraphs.cut(self.batches.epoch(0)[0], "matmul").adj
-        x, grad = torch.rand(adj.columns, width), torch.rand(adj.rows, width)
-        times: dict[str, list[float]] = {name: [] for name in PRODUCTS}
-        for _ in range(3):
-            for name, product in PRODUCTS.items():
-                begin = time.perf_counter()
-                product(adj.matrix, x)
-                product(adj.transposed, grad)
-                times[name].append(time.perf_counter() - begin)
-        return min(times, key=lambda name: min(times[name]))
+        if product is None:
+            product = faster(self.subgraphs.cut(self.batches.epoch(0)[0], "matmul").adj, max(widths, default=1))
+        self.product = product
 
     def subgraph(self, batch: Batch) -> Subgraph:
         return self.subgraphs.cut(batch, self.product)
@@ -193,10 +225,8 @@ class PyGAS:
 
     def _push_and_pull(self, subgraph: Subgraph, layer: int, x: Tensor) -> Tensor:
         """[R + H, D]: the rows of the batch, written into the table, and below them those of its halo, read from it."""
-        history, fresh, at = self.histories[layer], x.detach(), 0
-        for begin, end in subgraph.ranges:
-            history[begin:end] = fresh[at : at + end - begin]
-            at += end - begin
+        history = self.histories[layer]
+        push(history, subgraph.ranges, x.detach())
         return torch.cat([x, history.index_select(0, subgraph.halo)])
 
     @torch.no_grad()

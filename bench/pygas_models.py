@@ -57,13 +57,14 @@ class GCN(Module):
         if self.drop_input:
             x = F.dropout(x, self.dropout, self.training)
         for layer in range(len(self.widths)):
-            h = self.convs[layer](x, adj)
-            if self.batch_norm:
-                h = self.bns[layer](h)
-            x = push_and_pull(layer, h.relu_())
+            x = push_and_pull(layer, self.activate(layer, self.convs[layer](x, adj)))
             x = F.dropout(x, self.dropout, self.training)
         logits: Tensor = self.convs[-1](x, adj)
         return logits
+
+    def activate(self, layer: int, h: Tensor) -> Tensor:
+        """What becomes of a layer's sums before dropout. h may be written."""
+        return (self.bns[layer](h) if self.batch_norm else h).relu_()
 
 
 class APPNP(Module):

@@ -16,15 +16,17 @@ import yaml
 
 from .methods.options import (
     ABOUT,
-    TABLES,
+    CLUSTERS,
     CacheOptions,
     CodedOptions,
     GradientOptions,
     GraphFMOptions,
     InBatchOptions,
+    LayerwiseOptions,
     MethodOptions,
     NodeOptions,
     RefreshOptions,
+    SubgraphOptions,
     TableOptions,
     fanouts_of,
     refuse_fanout,
@@ -33,9 +35,11 @@ from .methods.options import (
     refuse_model,
     refuse_refresh,
     refuse_sampling,
+    refuse_sgc,
 )
 from .utils.errors import UserError, did_you_mean
 from .utils.options import option
+from .utils.split_text import FORMS, names_a_split
 
 RECIPES = Path(__file__).parent / "recipes"
 KINDS: dict[type, tuple[str, str]] = {  # the type's name in messages, and the placeholder in the list of flags
@@ -52,8 +56,8 @@ APPNP, GCNII = ("model", ("appnp",)), ("model", ("gcnii",))
 
 @dataclass(frozen=True, kw_only=True)
 class Config(
-    RefreshOptions, CacheOptions, InBatchOptions, GradientOptions, NodeOptions, GraphFMOptions, CodedOptions, TableOptions,
-    MethodOptions,
+    RefreshOptions, SubgraphOptions, LayerwiseOptions, CacheOptions, InBatchOptions, GradientOptions, NodeOptions,
+    GraphFMOptions, CodedOptions, TableOptions, MethodOptions,
 ):  # fmt: skip
     """All settings of a run. The constructor refuses invalid values and combinations.
 
@@ -66,9 +70,12 @@ class Config(
         MISSING, "a name such as products; synthetic:<shape>[@scale]; or the path of an .npz", group="data"
     )
     root: str = option("data", "folder for downloads, prepared graphs and clusters", group="data")
-    split: int = option(0, "which split, of data sets that have several", least=0, group="data")
+    split: int | str = option(
+        0, f"number of a data set's split, of those that have several; or one to make: {FORMS}", least=0, word="SPLIT",
+        accepts=names_a_split, group="data",
+    )  # fmt: skip
     num_parts: int = option(40, "clusters that the graph is divided into", least=1, group="data")
-    batch_size: int = option(5, "clusters in a batch", least=1, group="data", only=TABLES)
+    batch_size: int = option(5, "clusters in a batch", least=1, group="data", only=CLUSTERS)
     partition: str = option("metis", "how the graph is divided", choices=("metis", "stream", "random"), group="data")
 
     model: str = option("gcn", f"one of {', '.join(MODELS)}", group="model")
@@ -132,6 +139,7 @@ class Config(
         refuse_model(self)
         refuse_sampling(self)
         refuse_refresh(self)
+        refuse_sgc(self)
         if self.model == "gcn" and self.input == "exact" and not self.linear:
             raise UserError(
                 "input is exact, but a GCN without --linear reads features, which are always exact; give --input cached"
@@ -219,7 +227,7 @@ def _kind(f: "Field[Any]") -> Any:
 def _checked(f: "Field[Any]", value: Any) -> Any:
     """The value, converted to the type of its field. UserError if it does not fit."""
     kind, m = _kind(f), f.metadata
-    if m["word"] and value == m["word"]:
+    if m["word"] and (m["accepts"](value) if m["accepts"] else value == m["word"]):
         return value
     if kind in (int, float) and isinstance(value, str):  # from the command line; YAML reads 5e-4 as text, too
         with suppress(ValueError):

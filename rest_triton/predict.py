@@ -43,7 +43,8 @@ def predict(
         raise UserError(
             f"model is {config.model!r}, a custom model; predict with its class: rest_triton.predict.main(model=…)"
         )
-    config = config.by_method("full")  # without tables: inference uses scratch tables
+    if config.base != "sgc":  # which aggregates features and has a model of its own
+        config = config.by_method("full")  # without tables: inference uses scratch tables
     loaded = load_data(config, (model_named(config.model) if model is None else model).normalise)
     state, _ = read(checkpoint, None, loaded.fingerprint)
     trainer = Trainer(config, loaded, model)

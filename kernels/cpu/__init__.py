@@ -5,6 +5,7 @@ from .attention import attention
 from .attention_grad import attention_row_grad, attention_source_grad
 from .edge_grad import edge_grad
 from .halo import halo
+from .inside import edges_inside
 from .moments import column_moments
 from .places import place_nodes
 from .rows import gather_rows, scatter_rows
@@ -20,6 +21,7 @@ __all__ = [
     "attention_source_grad",
     "column_moments",
     "edge_grad",
+    "edges_inside",
     "gather_rows",
     "halo",
     "place_nodes",

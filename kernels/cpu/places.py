@@ -123,6 +123,11 @@ def place_nodes(position: torch.Tensor, nodes: torch.Tensor, first: int) -> tupl
     places = torch.empty(count, dtype=torch.int32)
     if count == 0:
         return torch.empty(0, dtype=torch.int64), places
+    if not position.is_contiguous():
+        copied = position.contiguous()
+        found = place_nodes(copied, nodes, first)
+        position.copy_(copied)
+        return found
     wide = int(nodes.dtype == torch.int64)
     at_once = max(1, BITMAP_BYTES // (8 * words))
     chunk = max(chunk_size(count, 1024, 16384), -(-count // at_once))

@@ -9,6 +9,7 @@ from .attention import attention
 from .attention_grad import attention_row_grad, attention_source_grad
 from .edge_grad import edge_grad
 from .halo import halo
+from .inside import edges_inside
 from .rows import gather_rows, scatter_rows
 from .sample import place_nodes, sample_neighbours, transpose
 from .spmm import spmm
@@ -21,6 +22,7 @@ __all__ = [
     "attention_source_grad",
     "column_moments",
     "edge_grad",
+    "edges_inside",
     "gather_rows",
     "halo",
     "place_nodes",

@@ -9,9 +9,11 @@ from torch import Tensor
 from ..config import Config
 from ..ops import Adjacency
 from ..utils.errors import UserError
+from ..utils.split_text import FORMS
 from .datasets import load
+from .datasets.splits import with_split
 from .features import SparseRows, kept
-from .graph import Graph, Normalisation
+from .graph import MASKS, Graph, Normalisation
 from .partition import partition
 
 
@@ -48,7 +50,10 @@ def load_data(config: Config, normalise: Normalisation = "gcn", *, named_edges: 
     ``config.device`` is ``cpu`` or ``cuda``. named_edges: the reverse knows the edges' names also without edge dropout, as
     attention dropout needs. UserError if the data set lacks what training needs.
     """
-    graph = load(config.dataset, config.root, split=config.split)
+    number = config.split if isinstance(config.split, int) else 0
+    graph = load(config.dataset, config.root, split=number)
+    if isinstance(config.split, str):
+        graph = with_split(graph, config.split)
     _refuse_untrainable(config.dataset, graph)
     num_parts = min(config.num_parts, graph.num_nodes)
     clusters = partition(graph, num_parts, method=config.partition, root=config.root)  # type: ignore[arg-type]
@@ -79,8 +84,9 @@ def refuse_without(name: str, **present: bool) -> None:
     """UserError if something that training needs is missing."""
     missing = [what for what, is_present in present.items() if not is_present]
     if missing:
+        way_out = f"; --split makes masks: {FORMS}" if all(what in MASKS for what in missing) else ""
         raise UserError(
-            f"{name} has no {' and no '.join(missing)}; training needs features, labels, train_mask and val_mask"
+            f"{name} has no {' and no '.join(missing)}; training needs features, labels, train_mask and val_mask{way_out}"
         )
 
 

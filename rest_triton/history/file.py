@@ -89,12 +89,16 @@ def _check(store: "History", path: Path, file: BinaryIO) -> tuple[int, int]:
 
 
 def _describe(store: "History") -> dict[str, Any]:
-    return {
-        "num_nodes": store.num_nodes,
-        "widths": list(store.widths),
-        "dtype": str(store.dtype).removeprefix("torch."),
-        "fingerprint": store.fingerprint,
-    }
+    return (
+        {
+            "num_nodes": store.num_nodes,
+            "widths": list(store.widths),
+            "dtype": str(store.dtype).removeprefix("torch."),
+            "fingerprint": store.fingerprint,
+        }
+        | ({} if store.num_rows == store.num_nodes else {"rows": store.num_rows})
+        | {f"{kind}_widths": [t.rows.shape[1] for t in tables] for kind, tables in store.kinds.items() if kind != "input"}
+    )
 
 
 def _tensors(store: "History") -> Iterator[Tensor]:

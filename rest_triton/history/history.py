@@ -27,7 +27,8 @@ class History:
     """The tables of a model.
 
     Args:
-        num_nodes: rows of each table. widths: columns of the tables of layer inputs, the first layer's first.
+        num_nodes: of the graph. widths: columns of the tables of layer inputs, the first layer's first.
+        rows: of each table; by default one for each node.
         kinds: widths of further tables by kind, such as ``{"gradient": [256, 256]}``.
         place: ``device``: on the model's device. ``pinned``: in page-locked host memory, which the GPU reads and writes
             while it computes; without a GPU it means ``device``, and a notice is printed. ``disk``: in memory-mapped files.
@@ -50,6 +51,7 @@ class History:
         num_nodes: int,
         widths: Sequence[int],
         *,
+        rows: int | None = None,
         kinds: Mapping[str, Sequence[int]] | None = None,
         place: Place = "device",
         dtype: torch.dtype = torch.float32,
@@ -65,6 +67,7 @@ class History:
         if (place == "disk") != (folder is not None):
             raise ValueError(f"place is {place!r} and folder {folder!r}; disk needs a folder, and no other place has one")
         self.num_nodes, self.widths, self.place, self.dtype = num_nodes, tuple(widths), place, dtype
+        self.num_rows = num_nodes if rows is None else rows
         self.device, self.fingerprint = torch.device(device), fingerprint
         self.streams = streams if streams is not None else streams_for(self.device)
         self.folder = None if folder is None else Path(folder).absolute()  # the working directory may change
@@ -73,10 +76,12 @@ class History:
         wanted = {INPUT: self.widths} | {kind: tuple(sizes) for kind, sizes in (kinds or {}).items()}
         if self.folder is not None:
             self.folder.mkdir(parents=True, exist_ok=True)
-            require_room(self.folder, sum(num_nodes * (w * dtype.itemsize + 4) for sizes in wanted.values() for w in sizes))
+            require_room(
+                self.folder, sum(self.num_rows * (w * dtype.itemsize + 4) for sizes in wanted.values() for w in sizes)
+            )
         for kind, sizes in wanted.items():
             self.kinds[kind] = [
-                self._tier().new(f"{kind} {t}", num_nodes, width, dtype, self.device, self.folder)
+                self._tier().new(f"{kind} {t}", self.num_rows, width, dtype, self.device, self.folder)
                 for t, width in enumerate(sizes)
             ]
         self._buffers: dict[tuple[str, int | str, int], Rows] = {}
@@ -147,9 +152,9 @@ class History:
         )
         return buffer
 
-    def read(self, table: int, nodes: Tensor) -> Tensor:
+    def read(self, table: int, nodes: Tensor, *, kind: str = INPUT) -> Tensor:
         """float32 [K, D]: a copy of the rows of ``nodes``, int64[K], after all work that was submitted before."""
-        source = self.pull(table, nodes)
+        source = self.pull(table, nodes, kind=kind)
 
         def copy() -> Tensor:
             if source.in_place:
@@ -169,20 +174,24 @@ class History:
             self._buffers[key] = kept
         return Rows(kept.rows[:count], kept.resource)
 
-    def stamp(self, table: int, *, kind: str = INPUT) -> Tensor:
-        """int32[N]: a copy of the steps at which the rows were last written, -1 if never."""
+    def stamp(self, table: int, nodes: Tensor | None = None, *, kind: str = INPUT) -> Tensor:
+        """int32[N]: a copy of the steps at which the rows were last written, -1 if never. int32[K] with ``nodes``."""
         source = self.kinds[kind][table]
-        return self.streams.submit(self.streams.current, source.stamp.clone, reads=[source.resource])
+
+        def copy() -> Tensor:
+            if nodes is None:
+                return source.stamp.clone()
+            return source.stamp[nodes.to(source.stamp.device)].to(nodes.device)
+
+        return self.streams.submit(self.streams.current, copy, reads=[source.resource])
 
     def ages(self, table: int, step: int, rows: Tensor | None = None) -> Ages:
         """The age of all rows, or of those of ``rows``."""
-        stamp = self.stamp(table)
-        return ages(stamp if rows is None else stamp[rows.to(stamp.device)], step)
+        return ages(self.stamp(table, rows), step)
 
     def refuse_unwritten(self, table: int, rows: Tensor) -> None:
         """Raise ValueError if one of ``rows`` was never written. It is a check for debug mode."""
-        stamp = self.stamp(table)
-        count = int((stamp[rows.to(stamp.device)] == NEVER).sum())
+        count = int((self.stamp(table, rows) == NEVER).sum())
         if count:
             raise ValueError(
                 f"{count} of {rows.numel()} rows that are read from table {table} were never written; fill the tables first"

@@ -10,9 +10,11 @@ import shlex
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from ..config import Config, add_flags, parse_flags
+from ..data.datasets import load
 from ..data.sizes import sizes_of
 from ..training.logger import InUse
 from ..utils.errors import UserError, did_you_mean, is_users
@@ -58,6 +60,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         study = STUDIES[own["study"]]
         nodes = sizes_of(flags["dataset"], flags.get("root", "data")).nodes
         base = base_for(study, flags, quick=own["quick"], seeds=own["seeds"], nodes=nodes)
+        if study.counts_training:
+            base = replace(base, training=_training_nodes(base.config))
         out = own["out"] or _folder(flags["dataset"], study.name)
         runs = planned(study, base, out)
         chosen = _chosen(runs, own["only"])
@@ -73,6 +77,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if not is_users(error):
             raise
         parser.exit(1, f"{error}\n")
+
+
+def _training_nodes(config: Config) -> int:
+    """The number of training nodes, 0 without a mask. A data set that is not prepared yet is prepared."""
+    graph = load(config.dataset, config.root, split=config.split)
+    return 0 if graph.train_mask is None else int(graph.train_mask.sum())
 
 
 def _folder(dataset: str, study: str) -> Path:

@@ -19,7 +19,12 @@ Point = tuple[float, Spread]
 
 @dataclass
 class Panel:
-    """Lines by name. places: the names of 0, 1, … on the x-axis. joined: whether the points of a line are connected."""
+    """Lines by name.
+
+    Args:
+        places: the names of 0, 1, … on the x-axis. joined: whether the points of a line are connected.
+        between: the ends of the y-axis.
+    """
 
     x: str
     y: str
@@ -27,13 +32,19 @@ class Panel:
     title: str = ""
     places: Sequence[str] = ()
     joined: bool = True
+    between: tuple[float, float] | None = None
 
 
-def draw(panels: Sequence[Panel]) -> bytes:
-    """A PNG with the panels side by side and one legend above them."""
+def draw(panels: Sequence[Panel], across: int = 0) -> bytes:
+    """A PNG with the panels and one legend above them.
+
+    across: smaller panels, as many side by side; those of a row have the same y-axis. 0: all panels are in one row.
+    """
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(3 + 2.8 * len(panels), 3.6), dpi=120, layout="constrained")
+    rows, wide = -(-len(panels) // (across or len(panels))), across or len(panels)
+    size = (1.5 + 2.2 * wide, 0.9 + 2.2 * rows) if across else (3 + 2.8 * wide, 3.6)
+    figure = Figure(figsize=size, dpi=120, layout="constrained")
     names = list(dict.fromkeys(name for panel in panels for name in panel.lines))
     others = [name for name in names if name not in FIXED]
     looks: dict[str, Any] = {
@@ -41,9 +52,12 @@ def draw(panels: Sequence[Panel]) -> bytes:
         for at, name in enumerate(names)
     }
     handles: dict[str, Any] = {}
-    for axis, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+    axes = figure.subplots(rows, wide, squeeze=False, sharey="row" if across else False)
+    for axis in axes.flat[len(panels) :]:
+        axis.set_visible(False)
+    for at, (axis, panel) in enumerate(zip(axes.flat, panels, strict=False)):
         axis.grid(True, color="#e6e6e6", linewidth=0.8)
-        axis.set(xlabel=panel.x, ylabel=panel.y)
+        axis.set(xlabel=panel.x if at + wide >= len(panels) else "", ylabel=panel.y if at % wide == 0 or not across else "")
         axis.set_title(panel.title, loc="left", fontsize=11)
         for name, points in panel.lines.items():
             if points:
@@ -51,8 +65,10 @@ def draw(panels: Sequence[Panel]) -> bytes:
         if panel.places:
             turned = max(map(len, panel.places)) * len(panel.places) > 40
             axis.set_xticks(range(len(panel.places)), panel.places, rotation=90 if turned else 0)
+        if panel.between is not None:
+            axis.set_ylim(*panel.between)
     if len(handles) > 1:
-        figure.legend(handles.values(), handles.keys(), loc="outside upper left", ncols=len(panels) * 2 + 1, frameon=False)
+        figure.legend(handles.values(), handles.keys(), loc="outside upper left", ncols=wide * 2 + 1, frameon=False)
     png = io.BytesIO()
     figure.savefig(png, format="png")
     return png.getvalue()

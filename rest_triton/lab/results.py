@@ -11,7 +11,7 @@ from typing import Any
 from ..utils.files import write_whole
 from ..utils.machine import readable
 from .runner import diverged, ended, summary
-from .study import Columns, Results, Run, Spread, Study, gain, spread
+from .study import FULL, Columns, Results, Run, Spread, Study, gain, spread
 
 NOTE = """Scores are in percent, ± is the standard deviation over seeds. A gain is in points, over the case that `against`
 names, seed by seed; bold: more than the standard deviation of the pairs. docs/lab.md explains the columns."""
@@ -51,7 +51,7 @@ def _last(name: str, table: int | None = None) -> Callable[[Run], float | None]:
     return column
 
 
-def _reached(run: Run) -> int | None:
+def reached(run: Run) -> int | None:
     """The index of the first epoch with a validation score of at least the target, None if there is none."""
     return next((at for at, epoch in enumerate(run.epochs) if epoch.get("val", -1) >= run.target), None)
 
@@ -73,8 +73,8 @@ COLUMNS: Columns = {
     "evaluation_seconds": lambda run: sum(epoch["time"]["evaluation"] for epoch in run.epochs),
     # In a process that did other runs before, the peak may be that of another run.
     "memory": lambda run: max(epoch["memory"] for epoch in run.epochs) if run.apart else None,
-    "target_epoch": lambda run: None if (at := _reached(run)) is None else run.epochs[at]["epoch"],
-    "target_seconds": lambda run: None if (at := _reached(run)) is None else run.seconds[at],
+    "target_epoch": lambda run: None if (at := reached(run)) is None else run.epochs[at]["epoch"],
+    "target_seconds": lambda run: None if (at := reached(run)) is None else run.seconds[at],
 }  # fmt: skip
 
 
@@ -91,12 +91,24 @@ def read(study: Study, runs: Sequence[Run]) -> Results:
         lines = file.read_text().splitlines() if file.exists() else []
         run.epochs = [{name: value for name, value in json.loads(line).items() if value is not None} for line in lines]
     measured = [run for run in done if run.epochs and not diverged(run)]
-    target = min((best for run in measured if (best := COLUMNS["val"](run)) is not None), default=float("inf"))
     for run in measured:
-        run.target = target
-        row = {name: column(run) for name, column in (COLUMNS | study.columns).items()}
+        run.target = _target(study, run, measured)
+        row = {name: column(run) for name, column in (COLUMNS | study.columns | study.also).items()}
         run.row = {name: value for name, value in row.items() if value is not None}
     return Results(study, done, len(runs))
+
+
+def _target(study: Study, run: Run, measured: Sequence[Run]) -> float:
+    """The validation score that a run is to reach. Infinite if the runs that it follows from have not ended."""
+    beside = {name: label for name, label in run.labels.items() if name != "method"}
+    compared = [
+        other for other in measured
+        if study.target == 0 or (other.method == FULL and beside.items() <= other.labels.items())
+    ]  # fmt: skip
+    best = [score for other in compared if (score := COLUMNS["val"](other)) is not None]
+    if not best:
+        return float("inf")
+    return min(best) if study.target == 0 else study.target * mean(best)
 
 
 def cell(name: str, value: Spread | None) -> str:

@@ -34,13 +34,14 @@ class Base:
 
     Args:
         config: the settings that cases override. given: the names of settings that flags set.
-        quick: fewer points on the axes. seeds: runs of every case.
+        quick: fewer points on the axes. seeds: runs of every case. training: training nodes, for studies that ask for it.
     """
 
     config: Config
     given: frozenset[str]
     quick: bool
     seeds: int
+    training: int = 0
 
     def axis(self, name: str, values: Sequence[Any], quick: Sequence[Any] = ()) -> list[Any]:
         """The values of a setting that a study varies. If a flag sets it, only that value."""
@@ -100,7 +101,7 @@ class Run:
     Args:
         case: the name of its case, the same for all seeds. apart: it runs in a separate process.
         epochs: the lines of its metrics.jsonl. row: its values by the names of columns.
-        target: the lowest of all runs' best validation scores, which every run reaches.
+        target: a validation score: the lowest of all runs' best ones, which every run reaches, or that of ``Study.target``.
 
     :func:`rest_triton.lab.results.read` sets the last three when the run has ended.
     """
@@ -167,6 +168,8 @@ class Study:
         settings: of its base. reference: the labels of the case that a case is compared with, seed by seed.
         apart: each run has a separate process, so that peak memory is that of the run.
         after: called when a run has ended; it writes the file ``leaves`` into the run's folder.
+        also: columns of results.csv alone. target: the score to reach, as a share of the mean best one of full batch with
+            the same labels. counts_training: ``Base.training`` is known.
     """
 
     name: str
@@ -182,6 +185,9 @@ class Study:
     apart: bool = False
     after: Callable[[Config, Path], None] | None = None
     leaves: str = ""
+    also: Columns = field(default_factory=dict)
+    target: float = 0.0
+    counts_training: bool = False
 
 
 @dataclass(frozen=True)

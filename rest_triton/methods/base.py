@@ -14,8 +14,9 @@ A method overrides the hooks in which it differs from GAS. In the order of a ste
     scale                          the factor of gradients, before they are clipped
 
     halo_gradient                  whether weights have a gradient through computed rows of the halo
+    bind(adj, x)                   sees the graph; the features that the model reads. layers: of the model
     context, layerwise             the classes of a batch's forward, and of a piece of an exact pass
-    tables(model)                  the tables it needs, by kind
+    tables(model), table_rows      the tables it needs, by kind, and their rows
     refresh_batches(seed)          the batches that REST refreshes; refreshes_last: whether with the last layer
     reads(engine, batch)           the rows that REST-IS refreshes
     state(), load(state)           its part of a checkpoint
@@ -29,12 +30,14 @@ import torch
 from torch import Tensor
 
 from ..config import Config
+from ..data.features import SparseRows
 from ..data.graph import Graph
 from ..history.history import INPUT
 from ..kernels._hash import mix64
 from ..nn.context import Context
 from ..nn.inference import LayerwiseContext
 from ..nn.model import HistoryGNN
+from ..ops import Adjacency
 from ..sampling.batch import Batch, ClusterBatches
 from .loss import Loss, mean_loss
 
@@ -56,11 +59,16 @@ class Method(ABC):
     fills = True
     refreshes_last = False
     halo_gradient = True
+    layers: int | None = None
     context: type[Context] = Context
     layerwise: type[LayerwiseContext] = LayerwiseContext
 
     def __init__(self, config: Config, ptr: Tensor, device: str, graph: Graph | None = None) -> None:
         self.config, self.ptr, self.device, self.graph = config, ptr, device, graph
+
+    def bind(self, adj: Adjacency, x: Tensor | SparseRows) -> Tensor | SparseRows:
+        """[N, F]: the features that the model reads, made of those of the data set. Called once, before all others."""
+        return x
 
     def begin(self, engine: "Engine", step: int) -> None:
         """Fill the tables before the first step, and after the state of a checkpoint without tables was restored."""
@@ -78,9 +86,18 @@ class Method(ABC):
         """Batches that hold every node exactly once, for measurements."""
         return self.batches(0)
 
+    def draws(self, engine: "Engine", epoch: int, most: int) -> Sequence[Batch]:
+        """At most ``most`` of an epoch's batches, drawn with the current weights, for measurements. They move the state."""
+        return self.batches(epoch)[:most]
+
     def tables(self, model: HistoryGNN) -> dict[str, list[int]]:
         """The widths of the tables it needs, by kind. :data:`INPUT` is the kind of the inputs of layers."""
         return {INPUT: model.history_dims[self.first_table(model) - (not model.encodes) :]}
+
+    @property
+    def table_rows(self) -> int | None:
+        """The rows of each table, None for one for each node."""
+        return None
 
     def first_table(self, model: HistoryGNN) -> int:
         """The first layer with its input in a table. Features and recomputed embeddings have no table."""

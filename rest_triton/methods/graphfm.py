@@ -23,7 +23,7 @@ class GraphFM(GAS):
         return self.config.push_momentum > 0
 
     def after_layer(self, ctx: Context) -> None:
-        number, pushes = ctx.inputs.number(ctx.layer + 1), ctx.training and ctx.recording and not ctx.refreshing
+        number, pushes = ctx.inputs.number(ctx.layer + 1), ctx.recording and not ctx.refreshing
         if not pushes or not self.keeps_inputs or number is None or ctx.halo.numel() == 0:
             return
         assert ctx.model is not None

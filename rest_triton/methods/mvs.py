@@ -1,7 +1,7 @@
 """MVS-GNN (Cong et al., 2020): batches of training nodes, drawn by their importance for the gradient."""
 
 from collections.abc import Sequence
-from typing import Any, overload
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -12,7 +12,7 @@ from ..data.graph import Graph
 from ..kernels._hash import mix64
 from ..nn.context import Context
 from ..nn.inference import Inference, LayerwiseContext
-from ..sampling.batch import Batch
+from ..sampling.batch import Batch, Lazy
 from .base import Method
 from .engine import Engine
 
@@ -49,7 +49,8 @@ class MVS(Method):
         """As many as hold all training nodes. Each is drawn when it is asked for, by the importance of then."""
         count = -(-len(self.training) // self.config.batch_nodes)
         most = self.config.max_steps * self.config.accumulate or count
-        return Drawn(self, epoch, min(count, most))
+        seed = mix64(mix64(self.config.seed + DRAWS) + epoch)
+        return Lazy(lambda index: self.draw(mix64(seed + index) >> 1), min(count, most))
 
     def cover(self) -> Sequence[Batch]:
         return self.refresh_batches(min(self.config.batch_size, len(self.ptr) - 1), 0).epoch(0)
@@ -61,6 +62,16 @@ class MVS(Method):
         weight = (1 / (p[kept] * len(p))).float()
         batch = Batch(self.num_nodes, nodes=self.nodes[kept], weight=weight)
         return batch.on(self.device)
+
+    def draws(self, engine: Engine, epoch: int, most: int) -> Sequence[Batch]:
+        """Each is drawn from other nodes, as batches between which many steps lie are. No table is written."""
+        batches, drawn = self.batches(epoch), list[Batch]()
+        with engine.inference() as made:
+            made.run()
+            for index in range(min(most, len(batches))):
+                self.choose(made, epoch * len(batches) + index)
+                drawn.append(batches[index])
+        return drawn
 
     def begin(self, engine: Engine, step: int) -> None:
         with engine.inference(record_at=step) as made:
@@ -75,10 +86,14 @@ class MVS(Method):
             finally:
                 made.close()
 
-    @torch.no_grad()
     def renew(self, made: Inference, step: int) -> None:
         """Fill the tables by an exact pass, and draw from other nodes, by new importance."""
         made.run()
+        self.choose(made, step)
+
+    @torch.no_grad()
+    def choose(self, made: Inference, step: int) -> None:
+        """Draw from other nodes, by the importance that follows from an exact pass."""
         count = max(1, round(self.config.importance_share * len(self.training)))
         seed = mix64(mix64(self.config.seed + IMPORTANCE) + step) >> 1
         chosen = torch.randperm(len(self.training), generator=torch.Generator().manual_seed(seed))[:count]
@@ -101,26 +116,6 @@ class MVS(Method):
 
     def load(self, state: dict[str, Any]) -> None:
         self._draw_from(state["nodes"], state["importance"], state["renewed"])
-
-
-class Drawn(Sequence[Batch]):
-    """The batches of an epoch of MVS."""
-
-    def __init__(self, method: MVS, epoch: int, size: int) -> None:
-        self.method, self.size = method, size
-        self.seed = mix64(mix64(method.config.seed + DRAWS) + epoch)
-
-    def __len__(self) -> int:
-        return self.size
-
-    @overload
-    def __getitem__(self, index: int) -> Batch: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Batch]: ...
-    def __getitem__(self, index: int | slice) -> Batch | list[Batch]:
-        if isinstance(index, slice):
-            return [self[i] for i in range(self.size)[index]]
-        return self.method.draw(mix64(self.seed + range(self.size)[index]) >> 1)
 
 
 class LastLayer(LayerwiseContext):

@@ -10,11 +10,15 @@ from typing import Any
 from ..utils.errors import UserError
 from ..utils.options import option
 
-BASES = ("gas", "lmc", "lmc-coded", "graphfm", "graphfm-ib", "vrgcn", "mvs", "refresh", "full")  # a method is one of these,
-TABLELESS, GRADIENTS = ("full",), ("lmc", "lmc-coded")  # methods without tables; with tables of gradients
-SAMPLING = ("graphfm-ib", "vrgcn", "refresh")  # methods that sample neighbours
+SAINTS = ("saint-node", "saint-edge", "saint-walk")
+LAYERWISE = ("fastgcn", "ladies")
+TABLELESS = ("sage", *LAYERWISE, "cluster", *SAINTS, "sgc", "full")  # methods without tables
+BASES = ("gas", "lmc", "lmc-coded", "graphfm", "graphfm-ib", "vrgcn", "mvs", "refresh", *TABLELESS)  # a method is one of
+GRADIENTS = ("lmc", "lmc-coded")  # methods with tables of gradients
+SAMPLING = ("graphfm-ib", "vrgcn", "refresh", "sage")  # methods that sample neighbours
+FILLED_BY_USE = ("graphfm-ib", "refresh")  # methods whose tables are empty at first
 ATTENDING = ("gat", "pna")  # models that do not sum over neighbours, for which such tables are not defined
-REFRESHES = ("rest", "rest-is")  # or one that has tables, a + and one of these
+REFRESHES = ("rest", "rest-is")  # these, or one that has tables, a + and one of these
 METHODS = (*BASES, *(f"{base}+{refresh}" for base in BASES if base not in TABLELESS for refresh in REFRESHES))
 AUTO = "auto"
 
@@ -27,6 +31,14 @@ ABOUT = {  # a line of --help for each
     "vrgcn": "samples neighbours; corrects their sums by the tables' rows of all neighbours",
     "mvs": "as gas; batches are training nodes, drawn by the size of their gradients",
     "refresh": "samples neighbours; keeps embeddings with small gradients, to read them again",
+    "sage": "samples neighbours, without tables",
+    "fastgcn": "samples nodes for each layer, the same probabilities for all",
+    "ladies": "samples nodes for each layer among the neighbours of its rows",
+    "cluster": "computes clusters without the edges that leave a batch",
+    "saint-node": "subgraphs of nodes drawn by degree, weighted to be unbiased",
+    "saint-edge": "the same for nodes of drawn edges",
+    "saint-walk": "the same for nodes of random walks",
+    "sgc": "linear model of features that are aggregated once; gcn only",
     "full": "computes all nodes in one batch, without tables",
     "+rest": "REST: before each step other batches compute their rows of the tables anew",
     "+rest-is": "REST-IS: before each step the rows that the batch reads are computed anew",
@@ -34,9 +46,10 @@ ABOUT = {  # a line of --help for each
 
 # Values of ``only``: (a setting or a part of the method, its values for which a setting has effect).
 TABLES = ("base", tuple(base for base in BASES if base not in TABLELESS))
+CLUSTERS = ("base", (*TABLES[1], "cluster"))
 REFRESHED, REST = ("rest", REFRESHES), ("rest", ("rest",))
-MVS, SAMPLED, OF_NODES = ("base", ("mvs",)), ("base", SAMPLING), ("base", ("mvs", *SAMPLING))
-HALO = ("base", tuple(base for base in TABLES[1] if base not in SAMPLING))  # of methods that read whole neighbourhoods
+MVS, SAMPLED, OF_NODES = ("base", ("mvs",)), ("base", SAMPLING), ("base", ("mvs", *SAMPLING, *LAYERWISE, "sgc"))
+HALO = ("base", tuple(base for base in TABLES[1] if base not in (*SAMPLING, "lmc-coded")))  # rows that may have dropout
 AUTOMATIC = ("frequency", (AUTO,))
 CACHED = ("base", ("refresh",))
 
@@ -46,7 +59,7 @@ class MethodOptions:
     """The method."""
 
     method: str = option(
-        "gas", "one of the methods above; all but full also with +rest or +rest-is, such as gas+rest",
+        "gas", "one of the methods above; those with tables also with +rest or +rest-is, such as gas+rest",
         choices=METHODS, group="method",
     )  # fmt: skip
 
@@ -65,7 +78,10 @@ class TableOptions:
         "float32", "number format of tables", choices=("float32", "bfloat16", "float16"), group="method", only=TABLES
     )
     history_dropout: bool = option(
-        False, "dropout of the rows that training reads from tables, as PyGAS has it", group="method", only=HALO
+        False,
+        "dropout of the rows that training reads from tables, as PyGAS has it; lmc-coded always has it",
+        group="method",
+        only=HALO,
     )
 
 
@@ -143,9 +159,39 @@ class CacheOptions:
         0.9, "refresh: the share of embeddings that are kept in the cache, those with the smallest gradients", least=0,
         most=1, group="method", only=CACHED,
     )  # fmt: skip
+    cache_rows: int = option(
+        0, "refresh: the largest number of cached embeddings; 0: one for each node", least=0, group="method", only=CACHED
+    )
     stale_steps: int = option(
         200, "refresh: the largest age of a cached embedding, in steps", least=0, group="method", only=CACHED
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerwiseOptions:
+    """Options of FastGCN and LADIES."""
+
+    layer_nodes: int = option(
+        512, "fastgcn, ladies: nodes that are drawn for a layer", least=1, group="method", only=("base", LAYERWISE)
+    )
+    row_normalise: bool = option(
+        False, "fastgcn, ladies: the weights of drawn neighbours add up to those of all, with a bias", group="method",
+        only=("base", LAYERWISE),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class SubgraphOptions:
+    """Options of GraphSAINT."""
+
+    subgraph_nodes: int = option(
+        2000, "saint: nodes, edges or walks that are drawn for a subgraph", least=1, group="method", only=("base", SAINTS)
+    )
+    walk_length: int = option(2, "saint-walk: steps of a walk", least=1, group="method", only=("base", ("saint-walk",)))
+    coverage: float = option(
+        25.0, "saint: how often subgraphs hold a node, on average, before training, to count nodes and edges", least=1,
+        group="method", only=("base", SAINTS),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,8 +241,9 @@ def fanouts_of(config: Any) -> tuple[int, ...]:
 def refuse_fanout(config: Any) -> None:
     """Refuse a given fan-out for a method that reads all neighbours."""
     if config.base not in SAMPLING:
+        what = "samples nodes, not neighbours" if config.base in (*LAYERWISE, *SAINTS) else "reads all neighbours"
         raise UserError(
-            f"fanout is {config.fanout!r}, but method {config.method} reads all neighbours; leave --fanout out, or give "
+            f"fanout is {config.fanout!r}, but method {config.method} {what}; leave --fanout out, or give "
             f"--method {', '.join(SAMPLING[:-1])} or {SAMPLING[-1]}"
         )
 
@@ -204,17 +251,43 @@ def refuse_fanout(config: Any) -> None:
 def refuse_sampling(config: Any) -> None:
     """Refuse fan-outs that are no numbers, and options that sampled neighbours do not have."""
     fanouts_of(config)
-    if config.base not in SAMPLING:
+    if config.base not in (*SAMPLING, *LAYERWISE, *SAINTS):
         return
     if config.model in ATTENDING:
         raise UserError(
             f"method is {config.method}, but model {config.model} does not sum over neighbours; give --method gas, or "
             "--model gcn, appnp, gcnii or gin"
         )
-    if config.edge_dropout > 0:
+    if config.edge_dropout > 0 and config.base not in SAINTS:
         raise UserError(
             f"edge_dropout is {config.edge_dropout}, but method {config.method} samples neighbours instead; give "
             "--edge-dropout 0"
+        )
+    if config.history_dropout:
+        raise UserError(
+            f"history_dropout is true, but rows that method {config.method} reads from tables have no dropout; leave "
+            "--history-dropout out, or give --method gas"
+        )
+    if config.base in FILLED_BY_USE:
+        _refuse_exact_passes(config)
+
+
+def _refuse_exact_passes(config: Any) -> None:
+    """Refuse exact passes into tables that do not hold what an exact pass computes, or not for all nodes."""
+    if config.eval_updates_history:
+        raise UserError(
+            f"eval_updates_history is true, but method {config.method} writes rows where it trains alone; leave "
+            "--eval-updates-history out"
+        )
+    if config.rest == "rest" and config.refresh_batch == "full":
+        raise UserError(
+            f"refresh_batch is full, but method {config.method} writes rows where it trains alone; give "
+            "--refresh-batch same or half"
+        )
+    if config.base == "refresh" and config.frequency == AUTO:
+        raise UserError(
+            f"frequency is auto, but method {config.method} refreshes the oldest rows of a cache, which have no clusters; "
+            "give a whole number"
         )
 
 
@@ -240,6 +313,18 @@ def refuse_model(config: Any) -> None:
             f"method is {config.method}, but layers of model gin have a ReLU inside, which incomplete sums get wrong; give "
             f"--method {config.method.replace('lmc-coded', 'lmc')}, or --model gcn, appnp or gcnii"
         )
+
+
+def refuse_sgc(config: Any) -> None:
+    """Refuse models that are not linear in aggregated features."""
+    if config.base != "sgc":
+        return
+    if config.model != "gcn" or config.linear:
+        what = f"model is {config.model}" if config.model != "gcn" else "linear is on"
+        raise UserError(f"{what}, but sgc is a linear model of aggregated features; give --model gcn --no-linear")
+    for name, way_out in (("drop_input", "--no-drop-input"), ("edge_dropout", "--edge-dropout 0")):
+        if value := getattr(config, name):
+            raise UserError(f"{name} is {value}, but sgc aggregates features once; give {way_out}")
 
 
 def refuse_refresh(config: Any) -> None:

@@ -5,23 +5,29 @@ from torch import Tensor
 from ..config import Config
 from ..data.graph import Graph
 from .base import Method
-from .cached import Cached
-from .full import Full
+from .baselines.cluster_gcn import ClusterGCN
+from .baselines.full import Full
+from .baselines.layerwise import LADIES, FastGCN
+from .baselines.sage import SAGE
+from .baselines.saint import EdgeSAINT, NodeSAINT, WalkSAINT
+from .baselines.sgc import SGC
 from .full_refresh import FullRefresh
 from .gas import GAS
 from .graphfm import GraphFM
-from .graphfm_ib import GraphFMIB
 from .lmc import LMC
 from .lmc_coded import LMCCoded
 from .mvs import MVS
 from .refresh import Refresh
 from .rest import ClusterRefresh
 from .rest_is import HaloRefresh
-from .vrgcn import VRGCN
+from .sampled.cached import Cached
+from .sampled.graphfm_ib import GraphFMIB
+from .sampled.vrgcn import VRGCN
 
 METHODS: dict[str, type[Method]] = {
     "gas": GAS, "lmc": LMC, "lmc-coded": LMCCoded, "graphfm": GraphFM, "graphfm-ib": GraphFMIB, "vrgcn": VRGCN, "mvs": MVS,
-    "refresh": Cached, "full": Full,
+    "refresh": Cached, "sage": SAGE, "fastgcn": FastGCN, "ladies": LADIES, "cluster": ClusterGCN, "saint-node": NodeSAINT,
+    "saint-edge": EdgeSAINT, "saint-walk": WalkSAINT, "sgc": SGC, "full": Full,
 }  # fmt: skip
 REFRESHES: dict[str, type[Refresh]] = {"": Refresh, "rest": ClusterRefresh, "rest-is": HaloRefresh}
 

@@ -133,7 +133,7 @@ class Context(BatchRows):
         h = model.encode(self._feature_rows(), self)
         if not self.inputs.exact_input:
             self.record(0, h)
-        elif not self.whole_graph and (self.batch.samples is None or self.batch.samples[0] is None):
+        elif not (self.whole_graph or self.batch.closed) and (self.batch.samples is None or self.batch.samples[0] is None):
             self.block = self.batch.block(0)
             outside = Batch(self.batch.num_nodes, nodes=self.halo, device=self.halo.device)
             # As in a refresh, batch statistics are those of its rows, and running statistics stay as they are.
@@ -232,7 +232,7 @@ class Context(BatchRows):
         """[S + H, C]: the rows of :meth:`neighbourhood` times ``W^T``, for W [C, D]."""
         if not self.sparse_input:
             return F.linear(self.neighbourhood(), weight)
-        self._refuse_without_halo_gradient()
+        self._refuse_neighbourhood()
         return self._sparse_neighbourhood_linear(weight)
 
     def output(
@@ -291,15 +291,20 @@ class Context(BatchRows):
     def neighbourhood(self) -> Tensor:
         """[S + H, D]: the layer's input for all rows of the block's source, then for the halo."""
         h = self._input()
-        self._refuse_without_halo_gradient()
+        self._refuse_neighbourhood()
         if self.whole_graph or self.halo.numel() == 0:
             return h
         return torch.cat([h, self._drop_halo(self._halo_input().to(h.dtype))])
 
-    def _refuse_without_halo_gradient(self) -> None:
+    def _refuse_neighbourhood(self) -> None:
         if torch.is_grad_enabled() and not self.reader.halo_gradient:
             raise UserError(
                 f"the model reads neighbours by ctx.neighbourhood(), and {type(self.reader).__name__.lower()} has gradients "
+                "of ctx.propagate() alone; give --method gas, or a model that propagates"
+            )
+        if self.batch.samples is not None or self.adj.edge_weight is not None:
+            raise UserError(
+                f"the model reads neighbours by ctx.neighbourhood(), and {type(self.reader).__name__.lower()} samples those "
                 "of ctx.propagate() alone; give --method gas, or a model that propagates"
             )
 
@@ -367,11 +372,11 @@ class Context(BatchRows):
     def _aggregate_sample(self, sample: Sample, x: Tensor, **options: Any) -> Tensor:
         """An aggregate over sampled neighbours: rows of the layer's input, and those that the sample has outside."""
         options |= dict(x_rows=sample.inside, row_position=sample.row_position)
-        if sample.outside is None:
+        if sample.places is None:
             return history_spmm(sample.adj, sample.rows, sample.position, x, None, **options)
         number = self.inputs.number(self.layer)
         assert number is not None
-        source = self.history.pull(number, sample.outside)
+        source = self.history.pull(number, sample.places)
         position = sample.reading(in_place=source.in_place)
         return self.streams.submit(
             self.streams.current,
@@ -391,8 +396,14 @@ class Context(BatchRows):
                 return F.linear(self._drop_halo(rows.to(h.dtype)), weight)
 
             outside = self.streams.submit(self.streams.current, transform, reads=[source.resource])
-        inside, position = F.linear(h, weight), self.position(by_slot=True)
-        outside = outside.to(inside.dtype)
+        inside = F.linear(h, weight)
+        return self._aggregate_both(inside, outside.to(inside.dtype))
+
+    def _aggregate_both(self, inside: Tensor, outside: Tensor) -> Tensor:
+        """An aggregate of the batch's rows and of rows of the halo, both with gradients."""
+        if self.batch.closed:
+            return history_spmm(self.adj, self.batch.rows, self.position(), inside, None, **self.edges())
+        position = self.position(by_slot=True)
         return halo_spmm(self.adj, self.batch.rows, self.halo, position, inside, outside, **self.edges())
 
     # Features.
@@ -400,6 +411,8 @@ class Context(BatchRows):
     def _propagate_features(self) -> Tensor:
         """[R, F]: the aggregate of the features. Of dense ones without dropout it is computed once for the whole graph."""
         inputs, rows = self.inputs, self.block.rows.rows
+        if self.batch.closed:
+            return history_spmm(self.adj, rows, self.position(), self._features(), None, **self.edges())
         if inputs.features.sparse or (self.feature_dropout > 0.0 and self.training):
             inside, outside = self._features(), dense(self._halo_feature_rows())
             return history_spmm(self.adj, rows, self.position(by_slot=True), inside, outside, **self.edges())
@@ -416,9 +429,7 @@ class Context(BatchRows):
         if self.block.narrows or not inputs.transforms_first(self.batch, self.halo, wide, weight.shape[0]):
             return F.linear(self._propagate_features(), weight)
         inside, outside = self._features(), dense(self._halo_feature_rows())
-        inside, outside = F.linear(inside, weight), F.linear(outside, weight)
-        position = self.position(by_slot=True)
-        return halo_spmm(self.adj, self.batch.rows, self.halo, position, inside, outside, **self.edges())
+        return self._aggregate_both(F.linear(inside, weight), F.linear(outside, weight))
 
     def _propagate_sparse_linear(self, weight: Tensor) -> Tensor:
         """``A (x W^T)`` of sparse features. ``A x`` has the nonzeros of all neighbours of a row, so it is never formed."""

@@ -47,9 +47,9 @@ class PNA(HistoryGNN):
         return [*self.lins[:-1], *self.bns]
 
     def layer(self, layer: int, ctx: Context) -> Tensor:
-        z = aggregate(ctx.neighbourhood(), edges_of(ctx), len(ctx.block.rows))
-        rows = ctx.block.rows.rows
-        degree = ctx.adj.rowptr[rows + 1] - ctx.adj.rowptr[rows]
+        edges = edges_of(ctx)
+        z = aggregate(ctx.neighbourhood(), edges, len(ctx.block.rows))
+        degree = torch.bincount(edges[1], minlength=len(z))
         # A node without neighbours counts as one with one neighbour: its scale would be 0, and is divided by.
         scale = ((degree.clamp_min(1) + 1).log() / ctx.inputs.mean_log_degree()).unsqueeze(1)
         amplified, attenuated = scale * z, z / scale

@@ -23,7 +23,8 @@ def edges_of(ctx: Context) -> Tensor:
     target = torch.repeat_interleave(torch.arange(rows.numel(), device=rows.device), degree)
     first = adj.rowptr[rows] - (degree.cumsum(0) - degree)
     edge = torch.arange(target.numel(), device=rows.device) + first[target]
-    return torch.stack([ctx.position(joined=True)[adj.col[edge].long()].long(), target])
+    edges = torch.stack([ctx.position(joined=True)[adj.col[edge].long()].long(), target])
+    return edges[:, edges[0] >= 0] if ctx.batch.closed else edges
 
 
 class PyGLayer(Module):

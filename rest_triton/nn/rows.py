@@ -65,7 +65,7 @@ class BatchRows:
         sizes = len(block.rows), len(block.source)
         if sizes not in self._halos:
             nothing = torch.empty(0, dtype=torch.int64, device=self.inputs.device)
-            self._halos[sizes] = nothing if self.whole_graph else block.halo(self.adj)
+            self._halos[sizes] = nothing if self.whole_graph or self.batch.closed else block.halo(self.adj)
         return self._halos[sizes]
 
     @property

@@ -12,6 +12,7 @@ from .attention import history_attention, history_attention_definition
 from .backend import debug, use_backend
 from .halo import halo, halo_definition
 from .halo_spmm import halo_spmm
+from .inside import edges_inside, edges_inside_definition
 from .moments import column_moments, column_moments_definition
 from .rows import gather_rows, gather_rows_definition, scatter_rows, scatter_rows_definition
 from .sample import (
@@ -32,6 +33,8 @@ __all__ = [
     "column_moments",
     "column_moments_definition",
     "debug",
+    "edges_inside",
+    "edges_inside_definition",
     "gather_rows",
     "gather_rows_definition",
     "halo",

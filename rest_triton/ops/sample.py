@@ -82,7 +82,7 @@ def place_nodes(position: Tensor, nodes: Tensor, first: int) -> tuple[Tensor, Te
 
     Args:
         position: int32[N], the place of each node, negative for none. It is written.
-        nodes: int32 or int64 [K], with repetitions. first: the first new place.
+        nodes: int32 or int64 [K], with repetitions. first: the first new place, at least 0.
 
     Returns: (fresh int64[F], places int32[K]): the nodes that had no place, distinct and ascending, with places from
         ``first`` on, and the places of ``nodes``.
@@ -94,6 +94,11 @@ def place_nodes(position: Tensor, nodes: Tensor, first: int) -> tuple[Tensor, Te
     check.tensor("position", position, (torch.int32,), 1)
     check.tensor("nodes", nodes, check.INDEX_DTYPES, 1)
     check.device("nodes", nodes, position.device)
+    most = min(position.numel(), nodes.numel())
+    if not 0 <= first <= 2**31 - most:
+        raise ValueError(
+            f"first is {first}; up to {most} nodes get places from there on, which are int32: give 0 to {2**31 - most}"
+        )
     if backend.debugging():
         check.in_range("nodes", nodes, 0, position.numel(), "the node ids")
     if backend.runs_definition():
@@ -112,7 +117,12 @@ def transpose(rowptr: Tensor, col: Tensor, columns: int) -> tuple[Tensor, Tensor
     check.tensor("rowptr", rowptr, (torch.int64,), 1)
     check.tensor("col", col, (torch.int32,), 1)
     check.device("col", col, rowptr.device)
+    if columns < 0:
+        raise ValueError(f"columns is {columns}; it must be at least 0")
+    if rowptr.numel() == 0:
+        check.row_pointers("rowptr", rowptr, col.numel(), "edges")
     if backend.debugging():
+        check.row_pointers("rowptr", rowptr, col.numel(), "edges")
         check.in_range("col", col, 0, columns, "the columns")
     if backend.runs_definition():
         return transpose_definition(rowptr, col, columns)

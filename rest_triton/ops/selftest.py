@@ -97,6 +97,17 @@ def _scatter(op: Op, c: Case) -> list[Tensor]:
     return written
 
 
+def _sample(op: Op, c: Case) -> list[Tensor]:
+    few = op(c.adj, c.rows, 5, seed=7)
+    return [*few, *op(c.adj, c.rows.flip(0), 1200, seed=-7)]  # a GPU has no registers for as many draws
+
+
+def _place(op: Op, c: Case) -> list[Tensor]:
+    position = c.position.clone()
+    nodes = c.adj.col[:5000]
+    return [*op(position, nodes, len(c.rows)), position]
+
+
 CHECKS: dict[str, Callable[[Op, Case], Any]] = {
     "history_spmm": _spmm,
     "history_attention": _attention,
@@ -105,6 +116,10 @@ CHECKS: dict[str, Callable[[Op, Case], Any]] = {
     "gather_rows": _gather,
     "scatter_rows": _scatter,
     "halo": lambda op, c: [op(c.adj, c.rows), op(c.adj, c.rows[1:100])],
+    "sample_neighbours": _sample,
+    "place_nodes": _place,
+    "transpose": lambda op, c: op(c.adj.rowptr, c.adj.col, NODES),
+    "edges_inside": lambda op, c: [*op(c.adj, c.rows, c.position), *op(c.adj, c.rows[1:100], c.position)],
 }
 
 

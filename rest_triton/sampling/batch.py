@@ -3,11 +3,11 @@
 A batch is a list of row ids; no subgraph is built. Entering a batch writes the ids into a position map.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, overload
 
 import torch
 from torch import Tensor
@@ -36,6 +36,7 @@ class Batch:
             first of ``nodes``, so the targets come first. None: all rows in every layer.
         adj: the batch's adjacency, where it is not the graph's: a sampled or renormalised one, with the same nodes.
         samples: for each layer the sampled neighbours of its rows; None in a layer that reads all. See :func:`fields`.
+        closed: edges that leave the batch do not count.
         weight: float32[R], the weight of each row's loss. The loss is then the weighted sum instead of the mean.
 
     :class:`ClusterBatches` and :func:`node_batch` make batches.
@@ -50,6 +51,7 @@ class Batch:
     counts: tuple[int, ...] | None = None
     adj: Adjacency | None = None
     samples: "tuple[Sample | None, ...] | None" = None
+    closed: bool = False
     weight: Tensor | None = None
 
     def __len__(self) -> int:
@@ -165,6 +167,29 @@ def node_batch(nodes: Tensor, num_nodes: int) -> Batch:
     check.in_range("nodes", nodes, 0, num_nodes, "the node ids")
     check.unique("nodes", nodes)
     return Batch(num_nodes, nodes=nodes, device=nodes.device)
+
+
+class Lazy(Sequence[Batch]):
+    """Batches that are made when they are asked for.
+
+    Args:
+        make: returns the batch of an index. size: their number.
+    """
+
+    def __init__(self, make: Callable[[int], Batch], size: int) -> None:
+        self.make, self.size = make, size
+
+    def __len__(self) -> int:
+        return self.size
+
+    @overload
+    def __getitem__(self, index: int) -> Batch: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Batch]: ...
+    def __getitem__(self, index: int | slice) -> Batch | list[Batch]:
+        if isinstance(index, slice):
+            return [self.make(i) for i in range(self.size)[index]]
+        return self.make(range(self.size)[index])
 
 
 class PositionMaps:

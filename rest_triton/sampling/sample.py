@@ -25,13 +25,25 @@ class Sample:
             ``outside``.
         by_node: the same edges; a column is a node.
         outside: int64[H], the neighbours whose rows a table has, None without a table.
-        complete: whether all neighbours of all rows are in the sample.
+        partial: int64[P], the rows with neighbours that are not in the sample, ascending.
+        slots: int64[H], the rows of ``outside`` in the table, where they are not numbered by node.
     """
 
     adj: Adjacency
     by_node: Adjacency
     outside: Tensor | None
-    complete: bool
+    partial: Tensor
+    slots: Tensor | None = None
+
+    @property
+    def places(self) -> Tensor | None:
+        """int64[H]: the rows of ``outside`` in the table."""
+        return self.outside if self.slots is None else self.slots
+
+    @property
+    def complete(self) -> bool:
+        """Whether all neighbours of all rows are in the sample."""
+        return self.partial.numel() == 0
 
     @property
     def rows(self) -> Tensor:
@@ -56,9 +68,9 @@ class Sample:
 
     def reading(self, *, in_place: bool) -> Tensor:
         """int32[S + H]: the position map of all columns. in_place: those outside are read from their rows of a table."""
-        if self.outside is None:
+        if self.places is None:
             return self.position
-        places = self.outside.int() if in_place else torch.arange(self.outside.numel(), device=self.outside.device).int()
+        places = self.places.int() if in_place else torch.arange(self.places.numel(), device=self.places.device).int()
         return torch.cat([self.position, ~places])
 
 
@@ -101,7 +113,7 @@ def _grow(
 ) -> tuple[Tensor, Sample]:
     """(rows and their sampled neighbours, the sample)."""
     rowptr, edge = sample_neighbours(adj, rows, fanout, seed=seed)
-    neighbour = adj.col[edge]
+    neighbour = adj.col.index_select(0, edge)  # several times faster than adj.col[edge]
     fresh, col = place_nodes(position, neighbour, rows.numel())
     outside = None
     if known is not None:  # these come last
@@ -114,21 +126,39 @@ def _grow(
     inputs = torch.cat([rows, fresh])
     columns = inputs if outside is None else torch.cat([inputs, outside])
     taken = rowptr.diff()
-    degree = adj.rowptr[rows + 1] - adj.rowptr[rows]
-    row_scale = degree / taken.clamp(min=1)
-    if adj.row_scale is not None:
-        row_scale = row_scale * adj.row_scale[rows]
-    weight = adj.edge_weight
+    degree = adj.rowptr.index_select(0, rows + 1) - adj.rowptr.index_select(0, rows)
+    made, by_node = edges_of(
+        adj, rows, columns, rowptr, edge, col, row_factor=degree / taken.clamp(min=1), gradients=gradients
+    )
+    return inputs, Sample(made, by_node, outside, partial=torch.nonzero(degree > taken).squeeze(1))
+
+
+def edges_of(
+    adj: Adjacency, rows: Tensor, columns: Tensor, rowptr: Tensor, edge: Tensor, col: Tensor, *,
+    row_factor: Tensor | None = None, column_factor: Tensor | None = None, gradients: bool = True,
+) -> tuple[Adjacency, Adjacency]:  # fmt: skip
+    """(``adj``, ``by_node``) of a :class:`Sample` with these edges.
+
+    Args:
+        adj: the graph. rows, columns: the nodes. rowptr, edge: the edges of each row, as positions in ``adj.col``.
+        col: int32[K], their columns. row_factor, column_factor: multiply the weights of the graph.
+        gradients: whether backward will run.
+    """
+    neighbour, weight = adj.col.index_select(0, edge), adj.edge_weight
     if weight is not None:
         weight = weight[edge if adj.edge_id is None else adj.edge_id[edge].long()]
-    of_node = Adjacency(rowptr, neighbour, row_scale.float(), adj.col_scale, weight, columns=adj.num_nodes, _checked=True)
-    scale = None if adj.col_scale is None else adj.col_scale[columns]
+    row_scale = _product(row_factor, None if adj.row_scale is None else adj.row_scale.index_select(0, rows))
+    scale = _product(column_factor, None if adj.col_scale is None else adj.col_scale.index_select(0, columns))
+    of_node = Adjacency(rowptr, neighbour, row_scale, adj.col_scale, weight, columns=adj.num_nodes, _checked=True)
     reverse = None
     if gradients:
         turned, row = transpose(rowptr, col, columns.numel())
         names = None if weight is None else col.argsort(stable=True)
-        reverse = Adjacency(
-            turned, row, scale, of_node.row_scale, weight, edge_id=names, columns=rows.numel(), _checked=True
-        )
-    made = Adjacency(rowptr, col, of_node.row_scale, scale, weight, reverse=reverse, columns=columns.numel(), _checked=True)
-    return inputs, Sample(made, of_node, outside, complete=bool((degree == taken).all()))
+        reverse = Adjacency(turned, row, scale, row_scale, weight, edge_id=names, columns=rows.numel(), _checked=True)
+    made = Adjacency(rowptr, col, row_scale, scale, weight, reverse=reverse, columns=columns.numel(), _checked=True)
+    return made, of_node
+
+
+def _product(a: Tensor | None, b: Tensor | None) -> Tensor | None:
+    found = b if a is None else a if b is None else a * b
+    return None if found is None else found.float()

@@ -25,7 +25,8 @@ def diagnose(engine: Engine, batch: Batch, step: int, loss_of: Callable[[Tensor]
     for name, parameter in engine.model.named_parameters():
         if not bool(torch.isfinite(parameter).all()):
             return NotFinite(step, f"the weights {name} are not, since the update of step {step - 1}")
-    halo = batch.halo(engine.inputs.adj)
+    cached = [sample.places for sample in batch.samples or () if sample is not None and sample.places is not None]
+    halo = cached[-1] if cached else batch.halo(engine.inputs.adj)
     for number, table in enumerate(engine.history.tables):
         rows = table.rows[halo.to(table.rows.device)]
         bad = torch.nonzero(~torch.isfinite(rows.float()).all(1))

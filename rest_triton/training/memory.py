@@ -4,7 +4,7 @@ A new model needs an entry in FAMILIES, a new place of tables one in TIERS. Func
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import expm1
 from statistics import mean
@@ -13,7 +13,7 @@ from typing import Literal
 from ..config import Config
 from ..data.features import stays_sparse
 from ..data.sizes import Sizes
-from ..methods.options import GRADIENTS, SAMPLING
+from ..methods.options import GRADIENTS, LAYERWISE, SAINTS, SAMPLING, TABLELESS
 from ..nn import model_named
 from ..nn.inference import CHUNK_ROWS
 from ..utils.dtypes import DTYPES
@@ -41,11 +41,12 @@ class Array:
 
 @dataclass(frozen=True)
 class Table:
-    """A history table. place: a key of TIERS."""
+    """A history table. place: a key of TIERS. rows: 0 for one for each node."""
 
     width: int
     dtype: str
     place: str
+    rows: int = 0
 
 
 @dataclass(frozen=True)
@@ -75,10 +76,15 @@ class Family:
     encodes: bool = False
 
 
+def multiplies_features(s: Config) -> bool:
+    """Whether features are only multiplied by weights. SGC aggregates them first."""
+    return s.base != "sgc" and model_named(s.model).sparse_features
+
+
 def sparse(z: Sizes, s: Config) -> bool:
     """Whether a run keeps its features sparse."""
     stored = z.feature_nnz is not None and stays_sparse(z.feature_nnz, z.nodes, z.features)
-    return stored and model_named(s.model).sparse_features
+    return stored and multiplies_features(s)
 
 
 def _row(z: Sizes, s: Config) -> int:
@@ -162,8 +168,10 @@ class Run:
         z, s = self.z, self.s = sizes, settings
         n = z.nodes
         self.here: Tier = "GPU" if s.device == "cuda" else "host"
-        self.model = FAMILIES[s.model](z, s)
+        self.model = FAMILIES[s.model](z, s.changed(num_layers=1) if s.base == "sgc" else s)
         self.tables = tables(s, self.model)
+        self.slots = min(n, s.cache_rows) * (s.base == "refresh")  # of a bounded cache
+        self.tables = [replace(table, rows=self.slots) for table in self.tables]
         widths = self.model.tables if s.base in GRADIENTS else []
         if s.base == "lmc-coded":  # a table of the last layer's output, and no gradients of the first table's rows
             output = self.model.tables[-1] if self.model.encodes else z.classes
@@ -177,7 +185,15 @@ class Run:
             self.rows, self.share = min(n, s.batch_nodes), 1.0
         if s.base in SAMPLING:
             self.rows, self.share = round(mean(self.fields(s))), 1.0
-        self.halo = self.around(self.rows)
+        elif s.base in LAYERWISE:  # each layer has the rows of the next one, and those that were drawn for it
+            self.rows = min(n, s.batch_nodes + s.layer_nodes * s.num_layers // 2)
+        elif s.base in SAINTS:
+            each = {"saint-node": 1, "saint-edge": 2, "saint-walk": 1 + s.walk_length}[s.base]
+            self.rows = round(n * -expm1(-each * s.subgraph_nodes / n))
+        elif s.base == "sgc":
+            self.rows = min(n, s.batch_nodes)
+        closed = s.base in ("cluster", "sgc", *LAYERWISE, *SAINTS)
+        self.halo = 0 if closed else self.around(self.rows)
         self.pulled = self.halo + self.rows * (s.base == "vrgcn")  # rows of a far table that a layer reads
         self.refreshed = 0  # rows that one refresh computes
         if s.rest == "rest-is":
@@ -221,13 +237,14 @@ class Run:
 
     def nbytes(self, table: Table) -> int:
         """The bytes of a table's rows. Torch allocates pinned memory in powers of two."""
-        size = self.z.nodes * table.width * DTYPES[table.dtype].itemsize
+        size = (table.rows or self.z.nodes) * table.width * DTYPES[table.dtype].itemsize
         return 1 << (size - 1).bit_length() if table.place == "pinned" and self.here == "GPU" else size
 
 
 def tables(s: Config, model: Family) -> list[Table]:
-    """The tables of a run. Full batches have none, and encoded features have none if the input is exact."""
-    widths = [] if s.base == "full" else model.tables[-1:] if s.base == "refresh" else model.tables[s.input == "exact" :]
+    """The tables of a run. Methods without tables have none, and encoded features have none if the input is exact."""
+    widths = [] if s.base in TABLELESS else model.tables[s.input == "exact" :]
+    widths = widths[-1:] if s.base == "refresh" else widths
     return [Table(width, s.dtype, s.history) for width in widths]
 
 
@@ -257,6 +274,14 @@ def _graph(run: Run) -> Iterator[Array]:
     yield Array("ids of batches", run.here, 8 * n * (1 + (run.refreshed > 0)), "int64, of an epoch and of refreshes")
     drawn = round(n * (8 + 20 * run.s.importance_share)) * (run.s.base == "mvs")
     yield Array("importance", "host", drawn, "ids and probabilities of training nodes, at most all nodes")
+    before = 4 * n * z.features * (run.s.base == "sgc" and run.s.num_layers > 1)
+    yield Array("features of sgc", run.here, before, "aggregated but for the last time, float32")
+    weighted = (4 + 4) * (z.edges + n) + run.csr(z.edges + n)
+    yield Array("weights of edges", run.here, weighted * (run.s.base in SAINTS), "one per edge; the reverse with edge names")
+    counted = (run.csr(z.edges) + 12 * n) * (run.s.base in SAINTS)
+    yield Array("graph to sample", "host", counted, "without self-loops; weights and sums of degrees")
+    yield Array("sampling weights", run.here, 8 * n * (run.s.base == "fastgcn"), "float64 per node")
+    yield Array("scales of a batch", run.here, 4 * n * (run.s.base == "cluster"), "float32 per node", "step")
     maps = 2 + (run.model.outside > 0 and run.direct and run.halo > 0) + (run.refreshed > 0)
     maps += run.reversed and not run.direct and run.gradients != []  # of the nodes that read a batch
     yield Array("position maps", run.here, 4 * n * maps, f"{maps} of int32 per node")
@@ -271,8 +296,9 @@ def _tables(run: Run) -> Iterator[Array]:
             why += f"{', '.join(map(str, sorted({t.width for t in tables})))}, {table.dtype}"
             yield Array(name, rows, sum(map(run.nbytes, tables)), why)
     for table in (run.tables + run.gradients)[:1]:
-        size = 4 * run.z.nodes * len(run.tables + run.gradients)
+        size = sum(4 * (table.rows or run.z.nodes) for table in run.tables + run.gradients)
         yield Array("stamps", TIERS[table.place](run)[1], size, "int32 per row of a table")
+    yield Array("slots", run.here, (4 * run.z.nodes + 8 * run.slots) * (run.slots > 0), "of the cache: by node, and back")
 
 
 def _far(run: Run) -> Iterator[Array]:
@@ -287,10 +313,12 @@ def _far(run: Run) -> Iterator[Array]:
         2 * 5 * width * max(fetched, item * run.pulled) // 4,
         "two, of a guessed halo's rows and a quarter more",
     )
-    held = item * run.halo * sum(t.width for t in run.tables) * (run.s.rest == "rest-is")
+    held = item * run.halo * sum(t.width for t in run.tables) * (run.s.rest == "rest-is" and run.s.base not in SAMPLING)
     yield Array("refreshed halo", run.here, 5 * held // 4, "rows of all tables, a quarter more")
     read = item * run.halo * sum(t.width for t in run.gradients) * (1 + (run.s.gradient_frequency > 0))
     yield Array("gradients of the halo", run.here, 5 * read // 4, "rows of all gradient tables, a quarter more")
+    averages = item * run.rows * sum(t.width for t in run.tables) * (run.s.base == "graphfm-ib")
+    yield Array("averages of a batch", run.here, 5 * averages // 4, "rows of all tables, a quarter more")
     yield Array("rows of a piece", run.here, 2 * width * fetched, "and of its guessed halo, while they are read", "exact")
     waiting = WAITING if run.s.history == "disk" else 1
     yield Array("rows to be written", "host", waiting * 4 * piece * width, "copies that wait", "exact")

@@ -10,10 +10,10 @@ from typing import Any
 from ..config import Config, flag
 from ..data.features import describe
 from ..data.sizes import Sizes
-from ..nn import model_named
+from ..methods.options import OF_NODES, SAINTS
 from ..utils.errors import UserError
 from ..utils.machine import available_memory, device_of, readable
-from .memory import ARRAYS, Array, Run, Tier, When
+from .memory import ARRAYS, Array, Run, Tier, When, multiplies_features
 
 HOLES = 0.2  # on a CPU: the share of memory that malloc keeps in holes between passes and steps; measured
 LEAST_HIDDEN = 16
@@ -60,12 +60,16 @@ class Plan:
             f"{s.model}, {s.num_layers} layers of {s.hidden_channels}; {where}; {s.method}; on {s.device}",
             f"batches of {s.batch_size} of {s.num_parts} clusters: {run.rows:,} nodes, with perhaps {run.halo:,} around",
         ]
-        multiplies = model_named(s.model).sparse_features
-        lines.insert(2, describe(z.feature_nnz, z.nodes, z.features, s.model, multiplies))
+        who = "sgc" if s.base == "sgc" else s.model
+        lines.insert(2, describe(z.feature_nnz, z.nodes, z.features, who, multiplies_features(s)))
         if s.base == "full":
             lines[3] = "all nodes in one batch"
         elif s.base == "mvs":
             lines[3] = f"batches of {run.rows:,} training nodes, with perhaps {run.halo:,} around"
+        elif s.base in SAINTS:
+            lines[3] = f"subgraphs of at most {run.rows:,} nodes"
+        elif s.base in OF_NODES[1]:
+            lines[3] = f"batches of {s.batch_nodes:,} training nodes, layers of {run.rows:,} rows on average"
         wide = max(len(a.name) for a in self.arrays)
         for when, heading in HEADINGS.items():
             lines += ["", f"  {heading}"]

@@ -81,15 +81,13 @@ class Run:
         if removed:
             notice(f"later epochs are computed again: {', '.join(removed)} removed from {self.directory.checkpoints}")
         start = f"going on after epoch {state['epoch']}, step {self.trainer.step}, from {path}"
-        if not self.trainer.history.tables:
+        if not self.trainer.history.all_tables:
             notice(start)
         elif saved:
             notice(f"{start}; history tables as they were saved")
         else:
-            notice(
-                f"{start}; histories were not saved and are filled by an exact pass, so losses differ slightly; "
-                "--save-history keeps them"
-            )
+            now = "filled by an exact pass" if self.trainer.method.fills else "empty at first"
+            notice(f"{start}; histories were not saved and are {now}, so losses differ slightly; --save-history keeps them")
             self.trainer.begin()
             self._keep_best()
 
@@ -102,7 +100,7 @@ class Run:
             raise Unusable(
                 f"{path} does not fit the model of this run, which must be the one it was written with: {reason}"
             ) from None
-        return bool(self.trainer.history.tables) and read_tables(path, self.trainer.history, self.trainer.step)
+        return bool(self.trainer.history.all_tables) and read_tables(path, self.trainer.history, self.trainer.step)
 
     def _keep_best(self) -> None:
         """Keep the best score of best.pt, also if it is of an epoch that is computed again.
@@ -153,7 +151,7 @@ class Run:
 
     def _checkpoint(self, path: Path, record: dict[str, Any], *, tables: bool) -> None:
         # Tables are written first: a checkpoint never lacks its tables, even after a crash.
-        if tables and self.trainer.history.tables:
+        if tables and self.trainer.history.all_tables:
             write_tables(path, self.trainer.history, self.trainer.step)
         state = {
             "trainer": self.trainer.state(), "epoch": record["epoch"], "best": self.best, "seconds": self.seconds,
@@ -204,7 +202,8 @@ def train(
     print(loaded.about)
     if loaded.nonzeros is not None:
         rows, width = loaded.x.shape
-        print(describe(loaded.nonzeros, rows, width, config.model, kind.sparse_features))
+        who = "sgc" if config.base == "sgc" else config.model
+        print(describe(loaded.nonzeros, rows, width, who, kind.sparse_features and who != "sgc"))
     path = new_folder(config) if resume is None else resume if checked is None else checked.parent.parent
     began(path)
     print(f"results in {path}", flush=True)

@@ -12,10 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..history.history import History
+from ..history.age import NEVER
+from ..history.history import INPUT, History
 from ..history.streams import COMPUTE
+from ..methods.baselines.full import Full
 from ..methods.engine import Engine
-from ..methods.full import Full
+from ..methods.gas import GAS
+from ..methods.sampled.graphfm_ib import AGGREGATE
 from ..ops import history_spmm
 from ..ops.memory import new_rows
 from ..sampling.batch import Batch
@@ -75,6 +78,35 @@ def table_staleness(store: History, exact: History) -> tuple[list[float], list[f
     store.streams.finish()
     both = [mean_distance(a.rows, b.rows) for a, b in zip(store.tables, exact.tables, strict=True)]
     return [distance for distance, _ in both], [distance / norm if norm > 0 else 0.0 for distance, norm in both]
+
+
+@torch.no_grad()
+def history_error(engine: Engine) -> float | None:
+    """The mean over tables of ``‖row - exact row‖`` as a share of ``‖exact row‖``, None without tables.
+
+    Rows that were never written are left out. A table of aggregates is compared with aggregates of exact activations.
+    """
+    history, shares = engine.history, list[float]()
+    history.streams.finish()
+    aggregates = history.kinds.get(AGGREGATE)
+    method = engine.method
+    if aggregates is not None:
+        method = GAS(method.config, method.ptr, method.device)
+    exact = history.like(method.tables(engine.model)[INPUT] if history.all_tables else [], torch.float32)
+    try:
+        fresh = engine.with_history(exact, method)
+        if exact.tables:
+            fresh.exact(record_at=0)
+        for ours, theirs in zip(aggregates or history.tables, exact.tables, strict=True):
+            rows = torch.nonzero(ours.stamp != NEVER).squeeze(1)
+            truth = theirs.rows[rows.to(theirs.rows.device)]
+            if aggregates is not None:
+                truth = history_spmm(engine.inputs.adj, rows, engine.inputs.outside(), None, theirs.rows)
+            distance, norm = mean_distance(ours.rows[rows.to(ours.rows.device)], truth)
+            shares += [distance / norm] if norm > 0 else []
+    finally:
+        exact.close()
+    return sum(shares) / len(shares) if shares else None
 
 
 @dataclass(frozen=True)

@@ -67,17 +67,21 @@ class Trainer:
         assert graph.num_classes is not None
         torch.manual_seed(config.seed)  # for the weights; nothing else uses torch's generator
         kind = model_named(config.model) if model is None else model
-        self.model = build(kind, loaded.x.shape[1], graph.num_classes, config).to(self.device)
         self.method = method_for(config, loaded.ptr, config.device, graph)
+        shape = config if self.method.layers is None else config.changed(num_layers=self.method.layers)
+        self.model = build(kind, loaded.x.shape[1], graph.num_classes, shape).to(self.device)
         self.refresh = refresh_for(config, self.method)
         kinds = self.method.tables(self.model)
         place: dict[str, Any] = dict(place=config.history, fingerprint=loaded.fingerprint) if kinds else {}
         if place and config.history == "disk":
             place |= dict(folder=folder or Path("history"))
         widths = kinds.pop(INPUT, [])
+        if self.method.table_rows is not None:
+            place |= dict(rows=self.method.table_rows)
         self.history = history(graph.num_nodes, widths, kinds=kinds, dtype=DTYPES[config.dtype], device=self.device, **place)
+        x = self.method.bind(loaded.adj, loaded.x)
         self.engine = Engine(
-            self.model, self.method, loaded.adj, loaded.x, self.history, edge_dropout=config.edge_dropout,
+            self.model, self.method, loaded.adj, x, self.history, edge_dropout=config.edge_dropout,
             seed=mix64(config.seed) >> 1, amp=config.amp, history_dropout=config.history_dropout,
         )  # fmt: skip
         self.optimizer = self._optimizer()

@@ -1,16 +1,22 @@
 """Fields of dataclasses that are settings: what the command line and the checks need to know of them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import field
 from typing import Any
 
 
-def option(default: Any, text: str, *, group: str, choices: Sequence[str] = (), least: float | None = None,
-            most: float | None = None, word: str = "", only: tuple[str, Sequence[str]] | None = None) -> Any:  # fmt: skip
+def option(
+    default: Any, text: str, *, group: str, choices: Sequence[str] = (), least: float | None = None,
+    most: float | None = None, word: str = "", accepts: Callable[[Any], bool] | None = None,
+    only: tuple[str, Sequence[str]] | None = None,
+) -> Any:  # fmt: skip
     """A field with metadata for the command line and the checks.
 
     Args:
-        word: a value that is allowed instead of a number. only: (another setting, its values for which this one has effect).
+        word: a value that is allowed instead of a number. accepts: whether a value is one, where there are several.
+        only: (another setting, its values for which this one has effect).
     """
-    metadata = dict(help=text, choices=tuple(choices), least=least, most=most, group=group, word=word, only=only)
+    metadata = dict(
+        help=text, choices=tuple(choices), least=least, most=most, group=group, word=word, accepts=accepts, only=only
+    )
     return field(default=default, metadata=metadata)

@@ -16,6 +16,7 @@ from rest_triton.data.clusters import ClusterData, with_named_edges
 from rest_triton.data.features import SparseRows
 from rest_triton.data.graph import Graph
 from rest_triton.history.history import History
+from rest_triton.history.slots import Slots
 from rest_triton.history.streams import Streams
 from rest_triton.history.table import PinnedTable, Table, new_stamps
 from rest_triton.nn import HistoryGNN, model_named
@@ -119,6 +120,11 @@ class Run:
         """The next step of training, as the Trainer does it. Returns the losses of its batches."""
         return self.trainer.update(next(self._batches))
 
+    @property
+    def slots(self) -> Slots | None:
+        """Those of a bounded cache."""
+        return getattr(self.trainer.method, "slots", None)
+
     def losses(self, steps: int) -> list[float]:
         return [float(loss) for _ in range(steps) for loss in self.step()]
 
@@ -132,11 +138,12 @@ class Run:
         self.history._buffers.clear()
 
     def results(self) -> list[Tensor]:
-        """What steps are for: weights, running statistics, the optimizer's memory, tables, gradients."""
+        """What steps are for: weights, running statistics, the optimizer's memory, tables and their slots, gradients."""
         slots = [v for s in self.trainer.optimizer.state.values() for v in s.values() if isinstance(v, Tensor)]
         tables = [t for table in self.history.all_tables for t in (table.rows, table.stamp)]
         gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
-        return [*self.model.state_dict().values(), *slots, *tables, *gradients]
+        maps = [] if self.slots is None else [self.slots.slot_of, self.slots.node_of]
+        return [*self.model.state_dict().values(), *slots, *tables, *maps, *gradients]
 
     def state(self) -> list[Tensor]:
         """Everything that steps change."""

@@ -34,6 +34,7 @@ def record(run: Run, tests: Sequence[float | None]) -> Run:
     batch = dict.fromkeys(NAMES, 0.5) | dict(mean=[0.1, 0.2])
     leaves = dict(columns=dict(relative_stale=0.25, epsilon=2.0), batches=[batch])
     (run.folder / "gradients.json").write_text(json.dumps(leaves))
+    (run.folder / "errors.json").write_text(json.dumps(dict(history_error=0.5, bias=0.25, noise=None)))
     return run
 
 

@@ -10,8 +10,8 @@ from torch import Tensor
 from rest_triton.config import Config
 from rest_triton.data.graph import Graph
 from rest_triton.history.history import History
+from rest_triton.methods.baselines.full import Full
 from rest_triton.methods.engine import Engine
-from rest_triton.methods.full import Full
 from rest_triton.methods.loss import mean_loss
 from rest_triton.nn import APPNP, GCN, GCNII, HistoryGNN
 from rest_triton.ops import Adjacency, halo

@@ -14,6 +14,7 @@ from rest_triton.config import Config
 from rest_triton.data.sizes import Sizes
 from rest_triton.history.history import GRADIENT
 from rest_triton.methods.base import Method
+from rest_triton.methods.options import GRADIENTS
 from rest_triton.nn import Context, HistoryGNN
 from rest_triton.predict import predict
 from rest_triton.sampling.batch import Batch
@@ -61,7 +62,7 @@ def flat(found: list[Tensor]) -> Tensor:
 def sweep(run: Run, number: int, refresh: bool = False) -> Tensor:
     """The sum of the gradients of an epoch's batches, by the normaliser of the full loss."""
     run.model.zero_grad()
-    normalised = run.trainer.method if run.config.base == "lmc" else Run("gcn", method="lmc").trainer.method
+    normalised = run.trainer.method if run.config.base in GRADIENTS else Run("gcn", method="lmc").trainer.method
     for batch in run.trainer.method.batches(number):
         if refresh:
             run.engine.refresh(batch, number, backward=True)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rest_triton.history.streams import COMPUTE
 from rest_triton.methods.base import Method
-from rest_triton.methods.vrgcn import VRGCN
+from rest_triton.methods.sampled.vrgcn import VRGCN
 from rest_triton.ops import history_spmm
 from rest_triton.sampling.batch import Batch
 from rest_triton.sampling.sample import Sample

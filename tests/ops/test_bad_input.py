@@ -5,7 +5,19 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from rest_triton.ops import Adjacency, activate, debug, gather_rows, halo, history_spmm, scatter_rows
+from rest_triton.ops import (
+    Adjacency,
+    activate,
+    debug,
+    edges_inside,
+    gather_rows,
+    halo,
+    history_spmm,
+    place_nodes,
+    sample_neighbours,
+    scatter_rows,
+    transpose,
+)
 
 from . import graphs
 
@@ -15,6 +27,7 @@ ADJ = Adjacency(ROWPTR, COL)
 ROWS = torch.arange(10)
 POSITION = ~torch.arange(N, dtype=torch.int32)
 POSITION[ROWS] = torch.arange(10, dtype=torch.int32)
+BEFORE = POSITION.clone()
 X, TABLE = torch.ones(10, 4), torch.ones(N, 4)
 
 
@@ -89,6 +102,24 @@ BAD: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "scatter-blend": (lambda: scatter_rows(TABLE, ROWS, X, blend=2), ValueError, "blend is 2"),
     "scatter-strided": (lambda: scatter_rows(torch.ones(N, 8)[:, ::2], ROWS, X), ValueError, "contiguous"),
     "halo-rows": (lambda: halo(ADJ, ROWS.float()), TypeError, "rows is float32"),
+    "sample-rows": (lambda: sample_neighbours(ADJ, ROWS.int(), 2), TypeError, "rows is int32; it must be int64"),
+    "sample-rows-2d": (lambda: sample_neighbours(ADJ, ROWS[None], 2), ValueError, r"rows has shape \[1, 10\]"),
+    "sample-fanout": (lambda: sample_neighbours(ADJ, ROWS, 0), ValueError, "fanout is 0; it must be at least 1"),
+    "sample-device": (lambda: sample_neighbours(ADJ, ROWS.to("meta"), 2), ValueError, "adj.rowptr is on cpu"),
+    "place-position": (lambda: place_nodes(POSITION.long(), ROWS, 0), TypeError, "position is int64; it must be int32"),
+    "place-nodes": (lambda: place_nodes(POSITION, ROWS.float(), 0), TypeError, "nodes is float32; it must be int32 or int64"),
+    "place-device": (lambda: place_nodes(POSITION, ROWS.to("meta"), 0), ValueError, "nodes is on meta"),
+    "place-first": (lambda: place_nodes(POSITION, ROWS, -1), ValueError, "first is -1; up to 10 .* give 0 to 2147483638"),
+    "place-first-large": (lambda: place_nodes(POSITION, ROWS, 2**31 - 9), ValueError, "first is 2147483639; .* are int32"),
+    "transpose-rowptr": (lambda: transpose(ROWPTR.int(), COL.int(), N), TypeError, "rowptr is int32; it must be int64"),
+    "transpose-rowptr-empty": (lambda: transpose(ROWPTR[:0], COL.int(), N), ValueError, "rowptr is empty"),
+    "transpose-col": (lambda: transpose(ROWPTR, COL, N), TypeError, "col is int64; it must be int32"),
+    "transpose-device": (lambda: transpose(ROWPTR, COL.int().to("meta"), N), ValueError, "col is on meta"),
+    "transpose-columns": (lambda: transpose(ROWPTR, COL.int(), -1), ValueError, "columns is -1; it must be at least 0"),
+    "inside-rows": (lambda: edges_inside(ADJ, ROWS.int(), POSITION), TypeError, "rows is int32"),
+    "inside-position": (lambda: edges_inside(ADJ, ROWS, POSITION.long()), TypeError, "position is int64"),
+    "inside-size": (lambda: edges_inside(ADJ, ROWS, POSITION[:-1]), ValueError, r"position has shape \[39\]"),
+    "inside-device": (lambda: edges_inside(ADJ, ROWS, POSITION.to("meta")), ValueError, "position is on meta"),
 }  # fmt: skip
 
 
@@ -114,6 +145,11 @@ DEBUG_ONLY: dict[str, tuple[Callable[[], object], str]] = {
     "scatter-range": (lambda: scatter_rows(TABLE, ROWS + 31, X), "index has values from 31 to 40"),
     "scatter-twice": (lambda: scatter_rows(TABLE, ROWS // 2, X), "index has 10 elements, only 5 distinct"),
     "halo-range": (lambda: halo(ADJ, ROWS + 31), "rows has values from 31 to 40"),
+    "sample-range": (lambda: sample_neighbours(ADJ, ROWS + 31, 2), "rows has values from 31 to 40"),
+    "place-range": (lambda: place_nodes(POSITION, ROWS + 31, 10), "nodes has values from 31 to 40"),
+    "transpose-range": (lambda: transpose(ROWPTR, COL.int(), 7), r"col has values from 0 to 2\d; .*\[0, 7\)"),
+    "transpose-end": (lambda: transpose(ROWPTR, COL[:-1].int(), N), "rowptr runs from 0 to 158; .* number of edges, 157"),
+    "inside-range": (lambda: edges_inside(ADJ, ROWS + 31, POSITION), "rows has values from 31 to 40"),
 }  # fmt: skip
 
 
@@ -122,7 +158,7 @@ def test_refused(name: str) -> None:
     call, error, message = BAD[name]
     with pytest.raises(error, match=message):
         call()
-    assert (TABLE == 1).all(), "something was written"
+    assert (TABLE == 1).all() and torch.equal(POSITION, BEFORE), "something was written"
 
 
 @pytest.mark.parametrize("name", DEBUG_ONLY)
@@ -130,7 +166,7 @@ def test_refused_in_debug_mode(name: str) -> None:
     call, message = DEBUG_ONLY[name]
     with debug(), pytest.raises(ValueError, match=message):
         call()
-    assert (TABLE == 1).all(), "something was written"
+    assert (TABLE == 1).all() and torch.equal(POSITION, BEFORE), "something was written"
 
 
 def test_good_input_passes_debug_mode() -> None:
@@ -139,6 +175,8 @@ def test_good_input_passes_debug_mode() -> None:
         spmm(ADJ.with_reverse(), x=GRAD_X)()
         activate(X, rows=ROWS, history=TABLE.clone())
         scatter_rows(TABLE.clone(), ROWS, X)
+        rowptr, edge = sample_neighbours(ADJ, ROWS, 2)
+        transpose(rowptr, place_nodes(POSITION.clone(), COL[edge], 10)[1], N)
         # Positions that no row of the batch reads are not checked: a staging buffer is smaller than the table.
         unread = POSITION.clone()
         unread[35:] = -1000

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from rest_triton.kernels.cpu import pool
 from rest_triton.kernels.cpu import rows as rows_module
-from rest_triton.ops import Adjacency, activate, gather_rows, halo, history_spmm, scatter_rows, use_backend
+from rest_triton.ops import Adjacency, activate, edges_inside, gather_rows, halo, history_spmm, scatter_rows, use_backend
 
 from . import graphs
 from .budget import assert_within_budget
@@ -48,9 +48,10 @@ def test_random_batches(batch: Any, dropout: float) -> None:
     with use_backend("torch"):
         plain = history_spmm(adj, rows, position, x, history, edge_dropout=dropout, seed=1)
         truth = history_spmm(adj, rows, position, x.double(), history.double(), edge_dropout=dropout, seed=1)
-        expected = halo(adj, rows)
+        expected, inside = halo(adj, rows), edges_inside(adj, rows, position)
     assert_within_budget("out", got, plain, truth)
     assert torch.equal(halo(adj, rows), expected)
+    assert all(map(torch.equal, edges_inside(adj, rows, position), inside))
 
 
 @pytest.mark.parametrize("options", [{}, {"edge_dropout": 0.5, "seed": 3}], ids=["plain", "dropout"])
@@ -167,7 +168,7 @@ def _starts() -> int:
 
 WARM = """
 import time, torch
-from rest_triton.ops import Adjacency, activate, gather_rows, halo, history_spmm, scatter_rows
+from rest_triton.ops import Adjacency, activate, edges_inside, gather_rows, halo, history_spmm, scatter_rows
 adj = Adjacency(torch.tensor([0, 1, 2]), torch.tensor([1, 0]), edge_weight=torch.ones(2, requires_grad=True)).with_reverse()
 rows, position = torch.arange(2), torch.arange(2, dtype=torch.int32)
 begin = time.process_time()
@@ -175,6 +176,7 @@ x, s = torch.ones(2, 4, requires_grad=True), torch.ones(4, requires_grad=True)
 h = history_spmm(adj, rows, position, x)
 activate(h, s, history=torch.zeros(2, 4)).sum().backward()
 gather_rows(torch.zeros(2, 4), rows); scatter_rows(torch.zeros(2, 4), rows, torch.ones(2, 4)); halo(adj, rows)
+edges_inside(adj, rows, position)
 print(time.process_time() - begin)
 """
 

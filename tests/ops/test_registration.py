@@ -13,11 +13,15 @@ from torch._subclasses import FakeTensorMode
 from rest_triton.ops import (
     Adjacency,
     activate,
+    edges_inside,
     gather_rows,
     halo,
     history_attention,
     history_spmm,
+    place_nodes,
+    sample_neighbours,
     scatter_rows,
+    transpose,
     use_backend,
 )
 
@@ -118,6 +122,10 @@ SAMPLES: dict[str, Callable[[], tuple[Any, tuple]]] = {
         (torch.zeros(9, 5), torch.tensor([3, 1]), torch.randn(2, 5), 0.5, torch.zeros(9, dtype=torch.int32), 4),
     ),
     "halo": lambda: (OPS.halo, (setting()[0].rowptr, setting()[0].col, torch.arange(5))),
+    "sample": lambda: (OPS.sample_neighbours, (setting()[0].rowptr, torch.arange(15), 2, 7)),
+    "place": lambda: (OPS.place_nodes, (setting()[2], setting()[0].col, 25)),
+    "transpose": lambda: (OPS.transpose, (setting()[0].rowptr, setting()[0].col, 40)),
+    "inside": lambda: (OPS.edges_inside, (setting()[0].rowptr, setting()[0].col, torch.arange(5), setting()[2])),
 }
 
 
@@ -133,7 +141,7 @@ def test_every_op_has_kernels_for_cpu_and_gpu() -> None:
     assert names == {
         "history_spmm", "history_spmm_edge_grad", "history_attention", "history_attention_row_grad",
         "history_attention_source_grad", "activate", "activate_backward", "column_moments", "gather_rows",
-        "gather_rows_into", "scatter_rows", "halo",
+        "gather_rows_into", "scatter_rows", "halo", "sample_neighbours", "place_nodes", "transpose", "edges_inside",
     }  # fmt: skip
     for name in names:
         for key in ("CPU", "CUDA", "Meta"):
@@ -151,11 +159,16 @@ def test_schemas_say_what_is_written() -> None:
             "gather_rows_into",
             "scatter_rows",
             "halo",
+            "sample_neighbours",
+            "place_nodes",
+            "transpose",
+            "edges_inside",
         )
     }
     assert written == {
         "history_spmm": [], "history_attention": [], "activate": ["history"], "gather_rows": [], "gather_rows_into": ["out"],
-        "scatter_rows": ["table", "stamp"], "halo": [],
+        "scatter_rows": ["table", "stamp"], "halo": [], "sample_neighbours": [], "place_nodes": ["position"],
+        "transpose": [], "edges_inside": [],
     }  # fmt: skip
 
 
@@ -228,6 +241,33 @@ def test_compiled_halo() -> None:
         compiled = torch.compile(lambda rows: halo(adj, rows) * 2, fullgraph=True, backend="aot_eager")
         for n in (5, 9):
             assert torch.equal(compiled(rows[:n]), halo(adj, rows[:n]) * 2)
+
+
+def test_compiled_edges_inside() -> None:
+    adj, rows, position, *_ = setting()
+    torch._dynamo.reset()
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        compiled = torch.compile(lambda rows: edges_inside(adj, rows, position)[1] * 2, fullgraph=True, backend="aot_eager")
+        for n in (5, 9):
+            assert torch.equal(compiled(rows[:n]), edges_inside(adj, rows[:n], position)[1] * 2)
+
+
+def test_compiled_sample() -> None:
+    """A sample, its places and its transpose in one graph, at other sizes and seeds."""
+    adj, _, position, *_ = setting()
+
+    def grow(rows: Tensor, position: Tensor, seed: int) -> tuple[Tensor, ...]:
+        rowptr, edge = sample_neighbours(adj, rows, 2, seed=seed)
+        fresh, col = place_nodes(position, adj.col[edge], 25)
+        return rowptr, fresh, col, *transpose(rowptr, col, 70)
+
+    torch._dynamo.reset()
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        compiled = torch.compile(grow, fullgraph=True, backend="aot_eager")
+        for n, seed in ((15, 1), (9, 2), (11, 3)):
+            maps = position.clone(), position.clone()
+            expected, got = (run(torch.arange(n), p, seed) for run, p in zip((grow, compiled), maps, strict=True))
+            assert all(map(torch.equal, got, expected)) and torch.equal(*maps) and not torch.equal(maps[0], position)
 
 
 def test_table_in_host_memory_beside_a_gpu_runs_on_the_gpu() -> None:

@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from rest_triton.methods.sampling import NodeBatches, SampledMethod
+from rest_triton.methods.sampled.base import SampledMethod
 from rest_triton.ops import Adjacency, history_spmm
-from rest_triton.sampling.batch import Batch, PositionMaps
+from rest_triton.sampling.batch import Batch, Lazy, PositionMaps
 from rest_triton.sampling.sample import Sample, fields
 
 from ..history.runs import NODES, Run
@@ -135,6 +135,8 @@ def test_each_layer_has_the_rows_that_the_next_one_reads(fanouts: tuple[int | No
         assert known | {node for taken in of_row.values() for node in taken} == set(source.tolist())
         assert torch.equal(sample.adj.rowptr, sample.by_node.rowptr)
         assert torch.equal(source[sample.adj.col.long()], sample.by_node.col.long())
+        lacking = [i for i, (row, taken) in enumerate(of_row.items()) if len(taken) < int(GRAPH.rowptr.diff()[row])]
+        assert sample.partial.tolist() == lacking
         assert sample.complete == (fanout >= int(GRAPH.rowptr.diff().max())) and sample.outside is None
 
 
@@ -231,7 +233,7 @@ def test_an_epoch_has_every_training_node_once() -> None:
     assert sorted(node for batch in first for node in batch) == training.tolist()
     assert epoch(again, 1) == first and epoch(run, 2) != first and epoch(other, 1) != first
     batches = run.trainer.method.batches(1)
-    assert isinstance(batches, NodeBatches) and [batch.rows.tolist() for batch in batches[1:3]] == first[1:3]
+    assert isinstance(batches, Lazy) and [batch.rows.tolist() for batch in batches[1:3]] == first[1:3]
     few = Run("gcn", **options, max_steps=1, accumulate=2)
     assert epoch(few, 1) == first[:2] and len(few.step()) == 2
 

@@ -13,7 +13,8 @@ from torch.nn import BatchNorm1d, Linear, ModuleList, Sequential
 
 from rest_triton.history import disk as on_disk
 from rest_triton.history import history, streams, table
-from rest_triton.methods import cached, engine, frequency, graphfm, graphfm_ib, refresh, rest, rest_is, vrgcn
+from rest_triton.methods import coded_context, engine, frequency, graphfm, refresh, rest, rest_is
+from rest_triton.methods.sampled import cached, graphfm_ib, vrgcn
 from rest_triton.nn import Context, HistoryGNN, context, inference, inputs, norm, pyg, rows
 from rest_triton.nn.pyg import PyGLayer
 from rest_triton.sampling.batch import Batch, node_batch
@@ -25,6 +26,7 @@ from .mutants import installed, mutants
 
 STEPS = 3  # the third one meets what the first left behind
 LMC: dict[str, Any] = dict(method="lmc+rest", frequency=2, gradient_frequency=1)
+CODED = LMC | dict(method="lmc-coded+rest")
 REST, REST_IS, AUTO = dict(method="gas+rest"), dict(method="gas+rest-is"), dict(method="gas+rest", frequency="auto")
 DRAWN: dict[str, Any] = dict(batch_nodes=15, importance_every=2, importance_share=0.8)
 FEW: dict[str, Any] = dict(batch_nodes=15, fanout="2")
@@ -89,6 +91,12 @@ CASES: dict[str, dict[str, Any]] = {
     "bidirectional, running statistics, far": dict(model="gcn-norm", **LMC, refresh_mode="eval", tier="far"),
     "bidirectional, disk": dict(model="appnp", **LMC, tier="disk"),
     "bidirectional, exact input": dict(model="appnp", **LMC, input="exact"),
+    "lmc-coded": dict(model="gcn-norm", method="lmc-coded", edge_dropout=0.3, dtype="float16"),
+    "lmc-coded, far": dict(model="gcnii", method="lmc-coded+rest-is", frequency=2, tier="far"),
+    "lmc-coded, disk": dict(model="gcn-linear", method="lmc-coded+rest", tier="disk", accumulate=2),
+    "lmc-coded, bidirectional": dict(model="gcn-norm", **CODED, refresh_mode="eval"),
+    "lmc-coded, bidirectional, far": dict(model="gcnii-norm", **CODED, refresh_norm="running", tier="far"),
+    "lmc-coded, exact input": dict(model="appnp", **CODED, input="exact", batch_norm=True),
     "graphfm": dict(model="gcn-norm", method="graphfm+rest", refresh_mode="eval"),
     "graphfm, far": dict(model="gcnii", method="graphfm+rest", tier="far"),
     "graphfm, rest-is, far": dict(model="gcn-norm", method="graphfm+rest-is", frequency=3, tier="far"),
@@ -117,7 +125,17 @@ CASES: dict[str, dict[str, Any]] = {
     "refresh, rest, far": dict(model="gcnii", method="refresh+rest", tier="far", **FEW),
     "refresh, rest-is": dict(model="gcnii-norm", method="refresh+rest-is", frequency=3, **FEW),
     "refresh, rest-is, far": dict(model="gcn-norm", method="refresh+rest-is", tier="far", **FEW),
+    "refresh, slots": dict(model="gcn-norm", method="refresh+rest-is", cache_rows=20, accumulate=2, **FEW),
+    "refresh, slots, far": dict(model="gcnii", method="refresh+rest-is", cache_rows=20, tier="far", **FEW),
     "refresh, disk": dict(model="appnp", method="refresh+rest", tier="disk", accumulate=2, **FEW),
+    "sage": dict(model="gcn-norm", method="sage", fanout="3", batch_nodes=15, evaluate=True),
+    "fastgcn": dict(model="gcnii", method="fastgcn", layer_nodes=20, batch_nodes=15),
+    "ladies": dict(model="appnp", method="ladies", layer_nodes=20, batch_nodes=15, row_normalise=True, input="exact"),
+    "cluster": dict(model="gcn-norm", method="cluster", edge_dropout=0.3, accumulate=2),
+    "saint-node": dict(model="gcn-linear", method="saint-node", subgraph_nodes=30, coverage=5.0),
+    "saint-edge": dict(model="gcnii-norm", method="saint-edge", subgraph_nodes=20, coverage=5.0, edge_dropout=0.3),
+    "saint-walk": dict(model="appnp", method="saint-walk", subgraph_nodes=20, coverage=5.0, evaluate=True),
+    "sgc": dict(model="gcn", method="sgc", batch_nodes=20, evaluate=True),
     "narrow": dict(model="gcn-norm", **REST_IS, dtype="bfloat16", amp=True),
 }
 
@@ -191,8 +209,9 @@ def test_every_conflict_is_ordered(case: str, tmp_path: Path) -> None:
 INTERLEAVED = [
     "gas, far", "rest", "running statistics", "running statistics, far, accumulate, clip", "rest-is in three pieces, far",
     "by drift", "exact input", "evaluation writes", "bidirectional", "bidirectional, running statistics, far",
-    "history dropout", "history dropout, far", "running statistics, dropout",
+    "history dropout", "history dropout, far", "running statistics, dropout", "lmc-coded, bidirectional, far",
     "vrgcn, rest", "vrgcn, rest-is, far", "graphfm-ib, rest, far", "refresh, rest", "refresh, rest-is, far",
+    "refresh, slots", "refresh, slots, far",
 ]  # fmt: skip
 
 
@@ -233,9 +252,10 @@ def test_the_first_refresh_comes_after_the_weights_and_features(model: str) -> N
     assert from_the_beginning(model) == []
 
 
-def test_a_refresh_whose_halo_is_one_row_reads_running_statistics_by_copies() -> None:
-    """One row has no variance. With exact input the halo's rows are normalised, too."""
-    run = Run("appnp", **REST, input="exact", batch_norm=True)
+@pytest.mark.parametrize("options", [dict(model="appnp", **REST, input="exact"), dict(model="gcn-norm", **CODED)])
+def test_a_refresh_whose_halo_is_one_row_reads_running_statistics_by_copies(options: dict[str, Any]) -> None:
+    """One row has no variance. With exact input, and by lmc-coded, the halo's rows are normalised, too."""
+    run = Run(**options | dict(batch_norm=True))
     run.step()
     with Recording() as recording:
         run.use(recording)
@@ -341,7 +361,7 @@ FIRST = {
     "context": ["rest, far", "running statistics", "rest", "pna, far", "pna, running statistics", "bidirectional",
         "bidirectional, exact input", "refresh, rest", "refresh, rest-is, far"],
     "norm": ["running statistics"], "pyg": ["layers of pyg"], "history": ["tables alone"], "table": ["tables alone"],
-    "graphfm": ["graphfm, far", "graphfm, rest-is, far"],
+    "graphfm": ["graphfm, far", "graphfm, rest-is, far"], "coded_context": ["lmc-coded, far", "lmc-coded, bidirectional"],
     "vrgcn": ["vrgcn, rest", "vrgcn, rest-is, far"], "graphfm_ib": ["graphfm-ib, rest", "graphfm-ib, rest-is, far"],
     "cached": ["refresh, rest", "refresh, rest-is, far"],
     "engine": ["from the beginning"],
@@ -389,7 +409,7 @@ def from_the_beginning(model: str, **options: Any) -> list[str]:
 
 MODULES = (
     history, table, on_disk, context, rows, inputs, norm, pyg, inference, engine, refresh, rest, rest_is, frequency,
-    graphfm, vrgcn, graphfm_ib, cached,
+    graphfm, coded_context, vrgcn, graphfm_ib, cached,
 )  # fmt: skip
 ALL = [
     *((streams, *mutant) for mutant in mutants(streams, inside=["Streams"])),

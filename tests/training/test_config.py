@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from rest_triton.config import RECIPES, RENAMED, Config, flag, from_flags, read_recipe
-from rest_triton.methods.options import ABOUT, BASES, METHODS, REFRESHES
+from rest_triton.methods.options import ABOUT, BASES, METHODS, REFRESHES, TABLELESS
 from rest_triton.train import main
 from rest_triton.utils.errors import UserError
 
@@ -140,6 +140,16 @@ LIMITS: list[tuple[dict[str, Any], str]] = [
     (dict(gradient_quantile=-0.1), "gradient_quantile is -0.1; it must be 0 to 1"),
     (dict(gradient_quantile=1.5), "gradient_quantile is 1.5; it must be 0 to 1"),
     (dict(stale_steps=-1), "stale_steps is -1; it must be at least 0"),
+    (dict(cache_rows=-1), "cache_rows is -1; it must be at least 0"),
+    (dict(layer_nodes=0), "layer_nodes is 0; it must be at least 1"),
+    (dict(subgraph_nodes=0), "subgraph_nodes is 0; it must be at least 1"),
+    (dict(walk_length=0), "walk_length is 0; it must be at least 1"),
+    (dict(coverage=0.9), "coverage is 0.9; it must be at least 1"),
+    (dict(row_normalise="rows"), "row_normalise is 'rows'; it must be true or false"),
+    (dict(method="sage+rest"), "method is 'sage+rest', but sage has no tables to refresh; give --method sage, or one of"),
+    (dict(method="saint-walk", model="pna"), "method is saint-walk, but model pna does not sum over neighbours"),
+    (dict(method="ladies", edge_dropout=0.5), "edge_dropout is 0.5, but method ladies samples neighbours instead"),
+    (dict(method="sgc", model="gcnii"), "model is gcnii, but sgc is a linear model of aggregated features"),
     (dict(fanout="ten"), "fanout is 'ten'; it must be a whole number of at least 1, or one for each of the"),
     (dict(fanout="10,10"), "fanout is '10,10'; it must be a whole number of at least 1, or one for each of the"),
     (dict(fanout="0"), "fanout is '0'; it must be a whole number of at least 1, or one for each of the"),
@@ -199,17 +209,19 @@ def test_every_limit_is_in_the_table() -> None:
         assert not choices or any(name == f.name and value not in choices for name, value in refused), f.name
         assert least is None or any(name == f.name and value < least for name, value in numbers), f.name
         assert most is None or any(name == f.name and value > most for name, value in numbers), f.name
-        rest: dict[str, Any] = dict(dataset="cora", batch_size=1, linear=True)
+        rest: dict[str, Any] = dict(dataset="cora", batch_size=1, linear=f.name == "input")
         for good in (*choices, *(limit for limit in (least, most) if limit is not None)):
             assert getattr(Config(**(rest | {f.name: good})), f.name) == good
 
 
 def test_a_method_is_a_base_and_what_refreshes_its_tables() -> None:
     with_tables = ("gas", "lmc", "lmc-coded", "graphfm", "graphfm-ib", "vrgcn", "mvs", "refresh")
-    assert METHODS[:9] == (*with_tables, "full")
-    assert METHODS[9:] == tuple(f"{base}+{rest}" for base in with_tables for rest in ("rest", "rest-is"))
+    bases = len(with_tables) + len(TABLELESS)
+    assert TABLELESS[0] == "sage" and TABLELESS[-1] == "full" and METHODS[:bases] == (*with_tables, *TABLELESS)
+    assert METHODS[bases:] == tuple(f"{base}+{rest}" for base in with_tables for rest in ("rest", "rest-is"))
     parts = [(config.base, config.rest) for config in (Config(dataset="cora", method=method) for method in METHODS)]
-    assert parts[:9] == [(base, "") for base in METHODS[:9]] and parts[9:11] == [("gas", "rest"), ("gas", "rest-is")]
+    assert parts[:bases] == [(base, "") for base in METHODS[:bases]]
+    assert parts[bases : bases + 2] == [("gas", "rest"), ("gas", "rest-is")]
     auto = Config(dataset="cora", method="gas+rest", frequency="auto", history="disk", lr=0.5)
     assert auto.by_method("full") == Config(dataset="cora", method="full", lr=0.5)
 
@@ -259,6 +271,11 @@ def test_recipes_that_are_wrong(text: str, message: str, tmp_path: Path) -> None
         (["cora"], 2, "cora comes after no flag; --help lists them"),
         (["--dataset", "cora", "--epochs", "x"], 1, "epochs is 'x'; it must be a whole number"),
         (["--dataset", "cora", "--batch-size", "41"], 1, "batch_size is 41, and there are 40 clusters"),
+        (
+            ["--dataset", "cora", "--fanout", "5", "--method", "ladies"],
+            1,
+            "fanout is '5', but method ladies samples nodes, not neighbours; leave --fanout",
+        ),
         (["--dataset", "cora", "--fanout", "5"], 1, "fanout is '5', but method gas reads all neighbours; leave --fanout"),
         (["--dataset", "cora", "--model", "gcnn"], 1, "model is 'gcnn': did you mean 'gcn'? known are: gcn, "),
         (["--recipe", "cora"], 1, "'cora' is neither a recipe nor a file: did you mean 'cora_"),

@@ -71,6 +71,9 @@ def spoilt(launcher: Callable[..., Any]) -> Callable[..., Any]:
         ("gather_rows", "gather_rows"),
         ("scatter_rows", "scatter_rows"),
         ("halo", "halo"),
+        ("sample_neighbours", "sample_neighbours"),
+        ("place_nodes", "place_nodes"),
+        ("transpose", "transpose"),
     ],
 )
 def test_one_wrong_element_is_noticed(launcher: str, op: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,9 +8,9 @@ import yaml
 
 from rest_triton.config import MODELS, RECIPES, Config, read_recipe, recipe_for, recipes
 from rest_triton.data.datasets import DATASETS
-from rest_triton.methods.options import BASES, METHODS, SAMPLING
+from rest_triton.methods.options import BASES, LAYERWISE, METHODS, SAINTS, SAMPLING
 
-BASES_OF_NODES = ("mvs", *SAMPLING)
+BASES_OF_NODES = ("mvs", "sgc", *SAMPLING)
 OF_A_RUN = {"run_dir", "root", "seed", "device", "runs", "split", "method", "eval_updates_history"}
 
 # From PyGAS's configuration files and the REST paper's tables, not from ours.
@@ -68,6 +68,14 @@ OF_METHODS: dict[tuple[str, str], dict[str, Any]] = {
     ("reddit_gcn", "graphfm-ib"): dict(fanouts=(2,) * 5, hidden_channels=256, batch_nodes=512, ib_momentum=0.1, lr=0.001),
     ("products_gcn", "refresh"): dict(fanouts=(10, 15, 20), batch_nodes=1000, lr=1e-4, gradient_quantile=0.9,
                                       stale_steps=200, dropout=0.1),
+    ("reddit_gcn", "sage"): dict(fanouts=(10, 25), batch_nodes=512, hidden_channels=128),
+    ("reddit_gcn", "fastgcn"): dict(layer_nodes=100, batch_nodes=256, hidden_channels=128, reg_weight_decay=1e-4),
+    ("cora_gcn", "ladies"): dict(num_layers=5, layer_nodes=64, batch_nodes=512, row_normalise=True, max_steps=10, clip=0.2),
+    ("reddit_gcn", "cluster"): dict(num_parts=1500, batch_size=20, num_layers=4, hidden_channels=512, lr=0.005, epochs=130),
+    ("products_gcn", "cluster"): dict(num_parts=15000, batch_size=32, epochs=50, lr=0.001, max_steps=0),
+    ("flickr_gcn", "saint-walk"): dict(subgraph_nodes=6000, walk_length=2, coverage=25.0, dropout=0.2),
+    ("reddit_gcn", "saint-edge"): dict(subgraph_nodes=6000, coverage=50.0, clip=5.0),
+    ("cora_gcn", "sgc"): dict(num_layers=2, lr=0.2, epochs=100, nonreg_weight_decay=1.3e-5, drop_input=False),
     ("arxiv_gcn", "full"): dict(epochs=500, num_layers=3, dropout=0.5, lr=0.01, batch_norm=True),
 }  # fmt: skip
 
@@ -93,8 +101,11 @@ def test_settings_of_methods_have_an_effect(path: Path) -> None:
 def test_each_is_a_run_by_each_method() -> None:
     for name in recipes():
         for method in METHODS:
+            if method == "sgc" and not name.endswith("_gcn"):
+                continue  # its model is linear
             config = Config.of(name, method=method)
             assert config.base not in BASES_OF_NODES or config.max_steps in (0, config.importance_every)
+            assert config.base not in (*LAYERWISE, *SAINTS) or config.max_steps != 4  # which is for batches of clusters
 
 
 def test_what_is_given_counts_more_than_a_recipe() -> None:

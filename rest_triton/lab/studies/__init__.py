@@ -4,10 +4,11 @@ from ..study import Study
 from .accuracy import ACCURACY, LAYERS, REGIMES
 from .bound import BOUND
 from .course import CONVERGENCE, ERROR, PERSISTENCE
+from .methods import METHODS
 from .refresh import ACCUMULATION, EFFICIENCY, FREQUENCY, LEARNING_RATE, REFRESH_BATCH, STATISTICS
 
 _ALL = (
     ACCURACY, CONVERGENCE, PERSISTENCE, ERROR, FREQUENCY, REFRESH_BATCH, LAYERS, LEARNING_RATE, ACCUMULATION, EFFICIENCY,
-    BOUND, REGIMES, STATISTICS,
+    BOUND, REGIMES, STATISTICS, METHODS,
 )  # fmt: skip
 STUDIES: dict[str, Study] = {study.name: study for study in _ALL}

@@ -31,16 +31,13 @@ from torch import Tensor
 from torch.nn import Module
 
 from ...config import Config
-from ...data.clusters import load_data
 from ...methods.loss import mean_loss
 from ...nn import APPNP, GCN, GCNII
 from ...ops import Adjacency
-from ...training.checkpoint import epochs, read, read_tables, tables_path
 from ...training.staleness import gradient_errors
-from ...training.trainer import Trainer
 from ...utils.errors import UserError
 from ...utils.files import write_whole
-from ...utils.machine import device_of
+from ..ended import last_state, remove_tables
 from ..pictures import Panel, draw
 from ..study import Base, Cases, Results, Run, Spread, Study
 
@@ -140,27 +137,17 @@ def sums(known: Constants, aggregate: Sequence[float], farthest: Sequence[float]
 
 def measure(config: Config, folder: Path) -> None:
     """Measure gradients with the run's last weights and tables, write gradients.json, and remove the large tables."""
-    config = config.changed(device=device_of(config.device))
-    loaded = load_data(config)
-    trainer = Trainer(config, loaded, folder=folder / "history")
     batches: list[dict[str, Any]] = []
-    try:
-        checkpoint = epochs(folder / "checkpoints")[-1]
-        trainer.load(read(checkpoint, config, loaded.fingerprint)[0]["trainer"])
-        if trainer.history.tables and not read_tables(checkpoint, trainer.history, trainer.step):
-            raise UserError(f"{checkpoint} has no tables; remove {folder} to start the run again")
-        exact_input = config.input == "exact"
+    with last_state(config, folder) as trainer:
+        loaded, exact_input = trainer.loaded, config.input == "exact"
         known = constants(trainer.model, loaded.adj, directed=bool(loaded.graph.directed), exact_input=exact_input)
         near, loss = neighbourhoods(loaded.adj), partial(mean_loss, loaded.graph, device=trainer.device)
         for batch, error in gradient_errors(trainer.engine, trainer.method.cover()[:MOST], loss, trainer.step):
             sharp, papers = sums(known, error.aggregate, error.farthest, near[batch.rows])
             batches.append(asdict(error) | {"sharp": sharp, "paper": papers, "nodes": len(batch)})
-    finally:
-        trainer.close()
     content = {"columns": _means(batches), "constants": asdict(known), "batches": batches}
     write_whole(folder / LEAVES, json.dumps(content, indent=1).encode())
-    for path in epochs(folder / "checkpoints"):
-        tables_path(path).unlink(missing_ok=True)
+    remove_tables(folder)
 
 
 def _means(batches: Sequence[dict[str, Any]]) -> dict[str, float]:

@@ -5,12 +5,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..nn.context import Context
-from ..ops import halo, history_spmm
-from ..sampling.batch import Batch
-from ..sampling.sample import Sample
-from .engine import Engine
-from .sampling import SampledMethod
+from ...nn.context import Context
+from ...ops import halo, history_spmm
+from ...sampling.batch import Batch
+from ...sampling.sample import Sample
+from ..engine import Engine
+from .base import SampledMethod
 
 
 class VRGCN(SampledMethod):
@@ -33,11 +33,12 @@ class VRGCN(SampledMethod):
         with torch.no_grad():
             control = self._control(ctx, sample, number)
         # z is not read by its own backward, so it may be written.
-        return z.add_(control.to(z.dtype), alpha=1.0 - mix.get("alpha", 0.0) * (mix.get("residual") is not None))
+        scale = 1.0 - mix.get("alpha", 0.0) * (mix.get("residual") is not None)
+        return z.index_add_(0, sample.partial, control.to(z.dtype), alpha=scale)
 
     def _control(self, ctx: Context, sample: Sample, number: int) -> Tensor:
-        """[R, D]: ``A T - S T``, exactly zero for rows with all neighbours in the sample."""
-        rows, adj, history = ctx.block.rows.rows, ctx.adj, ctx.history
+        """[P, D]: ``A T - S T`` for the partial rows of the sample. For all others it is zero, and T is not read."""
+        rows, adj, history = ctx.block.rows.rows[sample.partial], ctx.adj, ctx.history
         table, position, nodes = history.tables[number], ctx.inputs.outside(), rows
         far = not table.in_place
         if far:
@@ -48,7 +49,7 @@ class VRGCN(SampledMethod):
 
         def difference() -> Tensor:
             everything = history_spmm(adj, rows, position, None, source.rows)
-            return everything.sub_(history_spmm(sample.by_node, sample.rows, position, None, source.rows))
+            return everything.sub_(history_spmm(sample.by_node, sample.partial, position, None, source.rows))
 
         control: Tensor = ctx.streams.submit(ctx.streams.current, difference, reads=[source.resource])
         if far:

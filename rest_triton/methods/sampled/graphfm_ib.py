@@ -5,14 +5,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..history.age import NEVER
-from ..history.history import INPUT
-from ..nn.context import Context
-from ..nn.model import HistoryGNN
-from ..ops import gather_rows
-from ..sampling.batch import Batch
-from .engine import Engine
-from .sampling import SampledMethod
+from ...history.age import NEVER
+from ...history.history import INPUT
+from ...nn.context import Context
+from ...nn.model import HistoryGNN
+from ...sampling.batch import Batch
+from ..engine import Engine
+from .base import SampledMethod
 
 AGGREGATE = "aggregate"  # the kind of its tables
 
@@ -21,7 +20,8 @@ class GraphFMIB(SampledMethod):
     """A table E of the aggregates of each layer. An aggregate is ``(1 - momentum) z + momentum E``, and E becomes that.
 
     ``z`` is the sampled aggregate, through which gradients flow. In a row that has no average yet, it is z alone. Layers
-    whose aggregate is exact have no table.
+    whose aggregate is exact have no table. With frozen weights E is an average over steps: its mean is the exact aggregate,
+    and its variance tends to ``(1 - momentum) / (1 + momentum)`` of that of z.
     """
 
     fills = False
@@ -38,26 +38,13 @@ class GraphFMIB(SampledMethod):
         momentum, sample = self.config.ib_momentum, ctx.sample
         if sample is None or momentum == 0.0 or not ctx.recording:
             return ctx.aggregate(**mix)
-        tables = ctx.history.kinds[AGGREGATE]
-        number, rows = ctx.layer - (ctx.num_layers - len(tables)), ctx.block.rows
-        averages, known = self._averages(ctx, number, rows)
-        z = ctx.aggregate(residual=averages.to(ctx.h.dtype), alpha=momentum)
-        if not bool(known.all()):
-            z = z * torch.where(known, 1.0, 1 / (1 - momentum) if momentum < 1 else 0.0)[:, None].to(z.dtype)
-        ctx.history.push(number, rows, z.detach(), ctx.step, kind=AGGREGATE)
+        number, rows = ctx.layer - (ctx.num_layers - len(ctx.history.kinds[AGGREGATE])), ctx.block.rows
+        known = ctx.history.stamp(number, rows.rows, kind=AGGREGATE) != NEVER
+        averages, z = ctx.history.read(number, rows.rows, kind=AGGREGATE), ctx.aggregate()
+        z = torch.lerp(z, averages.to(z.dtype), (momentum * known)[:, None].to(z.dtype))
+        ctx.history.push(number, rows, z, ctx.step, kind=AGGREGATE)
         residual, alpha = mix.get("residual"), mix.get("alpha", 0.0)
-        return z if residual is None else (1 - alpha) * z + alpha * residual
-
-    def _averages(self, ctx: Context, number: int, rows: Batch) -> tuple[Tensor, Tensor]:
-        """([R, D], bool[R]): the rows of a table, zero if they were never written, and whether they were."""
-        table, history = ctx.history.kinds[AGGREGATE][number], ctx.history
-        source = history.pull(number, rows.rows, kind=AGGREGATE)
-
-        def read() -> tuple[Tensor, Tensor]:
-            values = gather_rows(source.rows, rows.rows, dtype=torch.float32) if source.in_place else source.rows.float()
-            return values, table.stamp[rows.rows.to(table.stamp.device)].to(values.device) != NEVER
-
-        return ctx.streams.submit(ctx.streams.current, read, reads=[source.resource])
+        return z if residual is None else torch.lerp(z, residual.to(z.dtype), alpha)
 
     def reads(self, engine: Engine, batch: Batch) -> Tensor:
         """The rows whose averages the batch reads: all that it computes in a sampled layer."""

@@ -1,18 +1,17 @@
 """The base class of methods with batches of training nodes and sampled neighbours."""
 
 from collections.abc import Sequence
-from typing import overload
 
 import torch
 from torch import Tensor
 
-from ..config import Config
-from ..data.graph import Graph
-from ..kernels._hash import mix64
-from ..sampling.batch import Batch
-from ..sampling.sample import Known, fields
-from .base import Method
-from .engine import Engine
+from ...config import Config
+from ...data.graph import Graph
+from ...kernels._hash import mix64
+from ...sampling.batch import Batch, Lazy
+from ...sampling.sample import Known, fields
+from ..base import Method
+from ..engine import Engine
 
 ORDER, SAMPLES = 0x0DE5, 0x5A3B  # make these draws differ from each other's and from the refreshes'
 
@@ -38,8 +37,9 @@ class SampledMethod(Method):
         """The training nodes in another order each epoch."""
         generator = torch.Generator().manual_seed(mix64(mix64(self.config.seed + ORDER) + epoch) >> 1)
         shuffled = self.training[torch.randperm(len(self.training), generator=generator)]
-        most = self.config.max_steps * self.config.accumulate
-        return NodeBatches(self.num_nodes, shuffled, self.config.batch_nodes, self.device, most)
+        pieces = shuffled.split(self.config.batch_nodes)[: self.config.max_steps * self.config.accumulate or None]
+        size = len(pieces) if shuffled.numel() else 0
+        return Lazy(lambda index: Batch(self.num_nodes, nodes=pieces[index]).on(self.device), size)
 
     def cover(self) -> Sequence[Batch]:
         return self.refresh_batches(min(self.config.batch_size, len(self.ptr) - 1), 0).epoch(0)
@@ -59,27 +59,3 @@ class SampledMethod(Method):
             fanouts[-1] = None
         maps = engine.maps[engine.streams.current]
         return fields(engine.inputs.adj, batch.rows, fanouts, maps, seed, known=known, gradients=not refreshing)
-
-
-class NodeBatches(Sequence[Batch]):
-    """Consecutive batches of a list of nodes.
-
-    Args:
-        nodes: int64[K]. size: nodes in a batch; the last one may have fewer. most: of batches; 0: no limit.
-    """
-
-    def __init__(self, num_nodes: int, nodes: Tensor, size: int, device: str, most: int = 0) -> None:
-        self.num_nodes, self.device = num_nodes, device
-        self.pieces = nodes.split(size)[: most or None] if nodes.numel() else ()
-
-    def __len__(self) -> int:
-        return len(self.pieces)
-
-    @overload
-    def __getitem__(self, index: int) -> Batch: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Batch]: ...
-    def __getitem__(self, index: int | slice) -> Batch | list[Batch]:
-        if isinstance(index, slice):
-            return [self[i] for i in range(len(self))[index]]
-        return Batch(self.num_nodes, nodes=self.pieces[index]).on(self.device)

@@ -2,9 +2,9 @@
 
 import torch
 
-from ..nn.model import HistoryGNN
-from ..sampling.batch import Batch
-from .base import Method
+from ...nn.model import HistoryGNN
+from ...sampling.batch import Batch
+from ..base import Method
 
 
 class Full(Method):

@@ -1,0 +1,1 @@
+"""Methods whose rows sample their neighbours."""
