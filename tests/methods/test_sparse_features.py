@@ -46,6 +46,11 @@ CASES = [
     *((kind, "vrgcn", SAMPLING) for kind in ("gcn", "gcn-norm", "gin-drop", "gcn-linear")),
     *((kind, "full", {}) for kind in ("gcn-norm", "appnp", "gat-drop")),
     ("gcn-norm", "refresh", SAMPLING),
+    ("gcn-norm", "sage", SAMPLING),
+    ("gcn", "ladies", dict(batch_nodes=40)),
+    ("gcn-norm", "cluster", {}),
+    ("gcn-linear", "saint-node", dict(batch_nodes=40)),
+    ("gcn", "saint-node", dict(batch_nodes=40)),
     ("gcn-norm", "gas+rest-is", dict(edge_dropout=0.2, directed=True)),
     ("gin-drop", "gas", dict(edge_dropout=0.2, far=True)),
     ("gcn-linear", "gas+rest", dict(input="exact", history_dropout=True)),
@@ -93,6 +98,11 @@ def test_amp(kind: str) -> None:
 def test_attention_has_gradients_of_the_halo() -> None:
     with pytest.raises(UserError, match="lmc"):
         run_of("gat", "lmc", WORDS).losses(1)
+
+
+def test_sgc_aggregates_dense_rows() -> None:
+    a, b = (run_of("gcn", "sgc", x, dropout=0.0) for x in (WORDS, WORDS.dense()))
+    assert a.losses(3) == b.losses(3) and torch.equal(a.engine.exact(), b.engine.exact())
 
 
 class Own(HistoryGNN):
