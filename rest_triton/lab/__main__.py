@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..config import Config, add_flags, parse_flags
-from ..data.datasets import load
+from ..data.clusters import load_graph
 from ..data.sizes import sizes_of
 from ..training.logger import InUse
 from ..utils.errors import UserError, did_you_mean, is_users
@@ -81,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _training_nodes(config: Config) -> int:
     """The number of training nodes, 0 without a mask. A data set that is not prepared yet is prepared."""
-    graph = load(config.dataset, config.root, split=config.split)
+    graph = load_graph(config)
     return 0 if graph.train_mask is None else int(graph.train_mask.sum())
 
 
