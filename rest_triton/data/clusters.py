@@ -50,10 +50,7 @@ def load_data(config: Config, normalise: Normalisation = "gcn", *, named_edges: 
     ``config.device`` is ``cpu`` or ``cuda``. named_edges: the reverse knows the edges' names also without edge dropout, as
     attention dropout needs. UserError if the data set lacks what training needs.
     """
-    number = config.split if isinstance(config.split, int) else 0
-    graph = load(config.dataset, config.root, split=number)
-    if isinstance(config.split, str):
-        graph = with_split(graph, config.split)
+    graph = load_graph(config)
     _refuse_untrainable(config.dataset, graph)
     num_parts = min(config.num_parts, graph.num_nodes)
     clusters = partition(graph, num_parts, method=config.partition, root=config.root)  # type: ignore[arg-type]
@@ -72,6 +69,13 @@ def load_data(config: Config, normalise: Normalisation = "gcn", *, named_edges: 
     rowptr, col = torch.zeros(graph.num_nodes + 1, dtype=torch.int64), torch.empty(0, dtype=graph.col.dtype)
     graph = replace(graph, rowptr=rowptr, col=col, x=None)
     return ClusterData(graph, adj, x, clusters.ptr, clusters.order, fingerprint, about, clusters.summary(), nonzeros)
+
+
+def load_graph(config: Config) -> Graph:
+    """The data set of a configuration, with its split, in the data set's order."""
+    if isinstance(config.split, str):
+        return with_split(load(config.dataset, config.root), config.split)
+    return load(config.dataset, config.root, split=config.split)
 
 
 def with_named_edges(adj: Adjacency) -> Adjacency:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..config import Config, add_flags, parse_flags
-from ..data.datasets import load
+from ..data.clusters import load_graph
 from ..data.sizes import sizes_of
 from ..training.logger import InUse
 from ..utils.errors import UserError, did_you_mean, is_users
@@ -23,7 +23,7 @@ from ..utils.progress import notice, progress
 from . import results
 from .runner import diverged, execute, finished
 from .studies import STUDIES
-from .study import Run, Study, base_for, planned
+from .study import Base, Run, Study, base_for, planned
 
 OWN = ("study", "quick", "seeds", "only", "out", "plan")
 
@@ -61,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         nodes = sizes_of(flags["dataset"], flags.get("root", "data")).nodes
         base = base_for(study, flags, quick=own["quick"], seeds=own["seeds"], nodes=nodes)
         if study.counts_training:
-            base = replace(base, training=_training_nodes(base.config))
+            base = _counted(base)
         out = own["out"] or _folder(flags["dataset"], study.name)
         runs = planned(study, base, out)
         chosen = _chosen(runs, own["only"])
@@ -79,10 +79,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.exit(1, f"{error}\n")
 
 
-def _training_nodes(config: Config) -> int:
-    """The number of training nodes, 0 without a mask. A data set that is not prepared yet is prepared."""
-    graph = load(config.dataset, config.root, split=config.split)
-    return 0 if graph.train_mask is None else int(graph.train_mask.sum())
+def _counted(base: Base) -> Base:
+    """The base with the number of nodes, and of training nodes: 0 without a mask. A data set is prepared for that."""
+    graph = load_graph(base.config)
+    return replace(base, training=0 if graph.train_mask is None else int(graph.train_mask.sum()), nodes=graph.num_nodes)
 
 
 def _folder(dataset: str, study: str) -> Path:

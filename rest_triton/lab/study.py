@@ -34,7 +34,8 @@ class Base:
 
     Args:
         config: the settings that cases override. given: the names of settings that flags set.
-        quick: fewer points on the axes. seeds: runs of every case. training: training nodes, for studies that ask for it.
+        quick: fewer points on the axes. seeds: runs of every case. training, nodes: training nodes and all nodes, for
+            studies that ask.
     """
 
     config: Config
@@ -42,6 +43,7 @@ class Base:
     quick: bool
     seeds: int
     training: int = 0
+    nodes: int = 0
 
     def axis(self, name: str, values: Sequence[Any], quick: Sequence[Any] = ()) -> list[Any]:
         """The values of a setting that a study varies. If a flag sets it, only that value."""
@@ -169,7 +171,7 @@ class Study:
         apart: each run has a separate process, so that peak memory is that of the run.
         after: called when a run has ended; it writes the file ``leaves`` into the run's folder.
         also: columns of results.csv alone. target: the score to reach, as a share of the mean best one of full batch with
-            the same labels. counts_training: ``Base.training`` is known.
+            the same labels. counts_training: ``Base.training`` and ``nodes`` are known.
     """
 
     name: str

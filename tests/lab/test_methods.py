@@ -9,10 +9,11 @@ import pytest
 from rest_triton.lab import __main__ as command
 from rest_triton.lab import runner
 from rest_triton.lab.results import read
+from rest_triton.lab.studies.baselines import BASELINES
 from rest_triton.lab.studies.methods import METHODS, base_of, form_of
 from rest_triton.lab.study import FULL, Results, base_for, planned
 from rest_triton.methods.options import METHODS as NAMES
-from rest_triton.methods.options import OF_NODES
+from rest_triton.methods.options import OF_NODES, TABLELESS
 
 from .test_lab import SMALL, TINY, data, flags
 from .test_results import record
@@ -29,11 +30,28 @@ def runs_of(out: Path = Path(), **given: str) -> list[Any]:
 
 def test_every_method_in_every_form() -> None:
     runs = runs_of(model="appnp")
-    assert {run.config.method for run in runs} == set(NAMES) and {run.config.model for run in runs} == {"appnp"}
+    with_tables = {name for name in NAMES if name not in TABLELESS}
+    assert {run.config.method for run in runs} == {*with_tables, "full"} and {run.config.model for run in runs} == {"appnp"}
     forms = {base: {form_of(run.method) for run in runs if base_of(run.method) == base} for base in ("gas", "lmc", FULL)}
     assert forms == {"lmc": FORMS, "gas": FORMS - {"+rest, both ways"}, FULL: {FULL}}
     assert len(runs_of()) == 3 * len(runs) and {run.config.num_layers for run in runs_of()} == {3, 5, 4}
     assert {run.method for run in runs_of(method="gas+rest")} == {"gas+rest"}
+
+
+def test_baselines_beside_methods_with_tables() -> None:
+    """sgc is there for gcn alone. Batches have as many nodes as five of 80 clusters of 100,000 nodes on average."""
+    base = base_for(BASELINES, {"dataset": "x.npz"}, quick=True, seeds=None, nodes=10**5)
+    runs = planned(BASELINES, command.replace(base, training=1001, nodes=10**5), Path())
+    found = {model: {run.config.method for run in runs if run.config.model == model} for model in ("gcn", "appnp", "gcnii")}
+    with_tables = {f"{name}{form}" for name in ("gas", "lmc", "graphfm") for form in ("", "+rest", "+rest-is")}
+    assert found["gcn"] == {*TABLELESS, *with_tables}
+    assert found["appnp"] == found["gcnii"] == found["gcn"] - {"sgc"}
+    sizes = {run.config.base: (run.config.batch_nodes, run.config.subgraph_nodes, run.config.layer_nodes) for run in runs}
+    assert sizes["sage"][0] == sizes["ladies"][0] == sizes["sgc"][0] == 63 and sizes["fastgcn"][2] == 6250
+    assert [sizes[f"saint-{kind}"][1] for kind in ("node", "edge", "walk")] == [6250, 3125, 2083]
+    results = Results(BASELINES, runs, len(runs))
+    against = {group[0].method: [run.method for run in results.reference(group)] for group in results.groups}
+    assert set(against["sage"]) == set(against["gas"]) == {FULL} and set(against["lmc+rest"]) == {"lmc"}
 
 
 def test_settings_are_matched() -> None:

@@ -2,6 +2,7 @@
 
 from ..study import Study
 from .accuracy import ACCURACY, LAYERS, REGIMES
+from .baselines import BASELINES
 from .bound import BOUND
 from .course import CONVERGENCE, ERROR, PERSISTENCE
 from .methods import METHODS
@@ -9,6 +10,6 @@ from .refresh import ACCUMULATION, EFFICIENCY, FREQUENCY, LEARNING_RATE, REFRESH
 
 _ALL = (
     ACCURACY, CONVERGENCE, PERSISTENCE, ERROR, FREQUENCY, REFRESH_BATCH, LAYERS, LEARNING_RATE, ACCUMULATION, EFFICIENCY,
-    BOUND, REGIMES, STATISTICS, METHODS,
+    BOUND, REGIMES, STATISTICS, BASELINES, METHODS,
 )  # fmt: skip
 STUDIES: dict[str, Study] = {study.name: study for study in _ALL}
