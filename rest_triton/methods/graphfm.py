@@ -5,6 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..nn.context import Context
+from ..nn.inference import LayerwiseContext
 from ..ops import history_spmm, scatter_rows
 from ..sampling.batch import Batch
 from .gas import GAS
@@ -23,7 +24,8 @@ class GraphFM(GAS):
         return self.config.push_momentum > 0
 
     def after_layer(self, ctx: Context) -> None:
-        number, pushes = ctx.inputs.number(ctx.layer + 1), ctx.recording and not ctx.refreshing
+        number = ctx.inputs.number(ctx.layer + 1)
+        pushes = ctx.recording and not ctx.refreshing and not isinstance(ctx, LayerwiseContext)
         if not pushes or not self.keeps_inputs or number is None or ctx.halo.numel() == 0:
             return
         assert ctx.model is not None
