@@ -19,7 +19,10 @@ Point = tuple[float, Spread]
 
 @dataclass
 class Panel:
-    """Lines by name. places: the names of 0, 1, … on the x-axis. joined: whether the points of a line are connected."""
+    """Lines by name. places: the names of 0, 1, … on the x-axis. joined: whether the points of a line are connected.
+
+    logarithmic: the y-axis.
+    """
 
     x: str
     y: str
@@ -27,6 +30,7 @@ class Panel:
     title: str = ""
     places: Sequence[str] = ()
     joined: bool = True
+    logarithmic: bool = False
 
 
 def draw(panels: Sequence[Panel]) -> bytes:
@@ -44,6 +48,8 @@ def draw(panels: Sequence[Panel]) -> bytes:
     for axis, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
         axis.grid(True, color="#e6e6e6", linewidth=0.8)
         axis.set(xlabel=panel.x, ylabel=panel.y)
+        if panel.logarithmic:
+            axis.set_yscale("log")
         axis.set_title(panel.title, loc="left", fontsize=11)
         for name, points in panel.lines.items():
             if points:

@@ -94,7 +94,7 @@ def read(study: Study, runs: Sequence[Run]) -> Results:
     target = min((best for run in measured if (best := COLUMNS["val"](run)) is not None), default=float("inf"))
     for run in measured:
         run.target = target
-        row = {name: column(run) for name, column in (COLUMNS | study.columns).items()}
+        row = {name: column(run) for name, column in (COLUMNS | study.columns | study.also).items()}
         run.row = {name: value for name, value in row.items() if value is not None}
     return Results(study, done, len(runs))
 

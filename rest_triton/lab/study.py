@@ -167,6 +167,7 @@ class Study:
         settings: of its base. reference: the labels of the case that a case is compared with, seed by seed.
         apart: each run has a separate process, so that peak memory is that of the run.
         after: called when a run has ended; it writes the file ``leaves`` into the run's folder.
+        also: columns of results.csv alone.
     """
 
     name: str
@@ -180,8 +181,9 @@ class Study:
     settings: Mapping[str, Any] = field(default_factory=dict)
     reference: Callable[[Labels], Labels] = gas_or_full
     apart: bool = False
-    after: Callable[[Config, Path], None] | None = None
+    after: Callable[[Run], None] | None = None
     leaves: str = ""
+    also: Columns = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -171,13 +171,21 @@ class Engine:
             logits: Tensor = self.model(ctx)
             return logits
 
-    def gradients(self, batch: Batch, step: int, loss_of: Loss) -> tuple[Tensor, Tensor] | None:
+    def gradients(
+        self, batch: Batch, step: int, loss_of: Loss, *, training: bool = False, recording: bool = False,
+        pulled: Sequence[Rows | None] | None = None,
+    ) -> tuple[Tensor, Tensor] | None:  # fmt: skip
         """(gradient of a batch's loss for all weights as one vector, its result), in eval mode, with histories.
 
-        Tables and ``grad`` of the weights do not change. Returns None for a batch without a training node.
+        ``grad`` of the weights does not change. Returns None for a batch without a training node.
+
+        Args:
+            training: in training mode. It moves running statistics. recording: write tables, as a training step does.
+            pulled: see :meth:`train`.
         """
         parameters = [p for p in self.model.parameters() if p.requires_grad]
-        with self._context(batch, COMPUTE, step=step, training=False, recording=False) as ctx:
+        options: dict[str, Any] = dict(training=training, recording=recording and bool(self.history.all_tables))
+        with self._context(batch, COMPUTE, step=step, pulled=pulled, **options) as ctx:
             logits = self.model(ctx)
             loss = loss_of(logits)
             if loss is None:

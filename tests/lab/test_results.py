@@ -34,6 +34,8 @@ def record(run: Run, tests: Sequence[float | None]) -> Run:
     batch = dict.fromkeys(NAMES, 0.5) | dict(mean=[0.1, 0.2])
     leaves = dict(columns=dict(relative_stale=0.25, epsilon=2.0), batches=[batch])
     (run.folder / "gradients.json").write_text(json.dumps(leaves))
+    found = dict(errors=[0.5, 0.1, 0.01], cosines=[0.5, 0.9, 1.0], rounding=1e-7)
+    (run.folder / "sweeps.json").write_text(json.dumps(found))
     return run
 
 

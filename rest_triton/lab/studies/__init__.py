@@ -5,9 +5,10 @@ from .accuracy import ACCURACY, LAYERS, REGIMES
 from .bound import BOUND
 from .course import CONVERGENCE, ERROR, PERSISTENCE
 from .refresh import ACCUMULATION, EFFICIENCY, FREQUENCY, LEARNING_RATE, REFRESH_BATCH
+from .sweeps import SWEEPS
 
 _ALL = (
     ACCURACY, CONVERGENCE, PERSISTENCE, ERROR, FREQUENCY, REFRESH_BATCH, LAYERS, LEARNING_RATE, ACCUMULATION, EFFICIENCY,
-    BOUND, REGIMES,
+    BOUND, REGIMES, SWEEPS,
 )  # fmt: skip
 STUDIES: dict[str, Study] = {study.name: study for study in _ALL}

@@ -30,7 +30,6 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-from ...config import Config
 from ...data.clusters import load_data
 from ...methods.loss import mean_loss
 from ...nn import APPNP, GCN, GCNII
@@ -138,9 +137,9 @@ def sums(known: Constants, aggregate: Sequence[float], farthest: Sequence[float]
     return known.total(aggregate), known.total([many * far for far in farthest])
 
 
-def measure(config: Config, folder: Path) -> None:
+def measure(run: Run) -> None:
     """Measure gradients with the run's last weights and tables, write gradients.json, and remove the large tables."""
-    config = config.changed(device=device_of(config.device))
+    config, folder = run.config.changed(device=device_of(run.config.device)), run.folder
     loaded = load_data(config)
     trainer = Trainer(config, loaded, folder=folder / "history")
     batches: list[dict[str, Any]] = []
