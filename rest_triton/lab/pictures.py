@@ -9,7 +9,7 @@ from .results import SCORES
 from .study import FULL, GAS, Results, Run, Spread, spread, spread_of
 
 # Okabe and Ito's colours, which remain distinct under the common kinds of colour blindness.
-COLOURS = ("#0072B2", "#56B4E9", "#009E73", "#E69F00", "#CC79A7", "#8a6d3b")
+COLOURS = ("#0072B2", "#56B4E9", "#009E73", "#E69F00", "#CC79A7", "#8a6d3b", "#8c8c8c")
 FIXED = {FULL: "#222222", GAS: "#D55E00"}
 MARKERS = "os^Dv<>p*h"
 FEW = 30  # lines of up to this many points have markers

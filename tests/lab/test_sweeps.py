@@ -11,8 +11,10 @@ import torch
 
 from rest_triton.lab import __main__ as command
 from rest_triton.lab.studies import STUDIES
+from rest_triton.lab.studies import sweeps as study
 from rest_triton.lab.studies.sweeps import METHODS, Sweeps, distance, full_gradients, needed, sweep, sweeps
 from rest_triton.lab.study import base_for
+from rest_triton.training.checkpoint import read
 from rest_triton.training.trainer import Trainer
 
 from ..training.commands import refusal
@@ -85,7 +87,17 @@ def test_the_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The results are of each method's own measurement, with the same weights for all."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(command, "keep_freed_memory", lambda: True)
+    weights: list[dict[str, Any]] = []
+
+    def watched(trainer: Trainer, count: int) -> Sweeps:
+        weights.append(trainer.model.state_dict())
+        return sweeps(trainer, count)
+
+    monkeypatch.setattr(study, "sweeps", watched)
     command.main(["sweeps", *FLAGS, "--seeds", "1", "--model", "gcn", "--only", "gcn-(gas|lmc)-s"])
+    (last,) = Path("out/runs/gcn-gas-s0/checkpoints").glob("epoch-*.pt")
+    trained = read(last)[0]["trainer"]["model"]
+    assert len(weights) == 2 and all(torch.equal(found[key], trained[key]) for found in weights for key in trained)
     with open("out/results.csv") as file:
         gas, lmc = csv.DictReader(file)
     assert (gas["method"], lmc["method"]) == ("GAS", "LMC") and gas["loss"] == lmc["loss"]
@@ -105,6 +117,6 @@ def test_what_a_method_refuses_is_refused_before_training(
 
 
 def test_a_flag_selects_a_method() -> None:
-    study = STUDIES["sweeps"]
-    base = base_for(study, {"dataset": "x", "method": "lmc", "model": "gcn"}, quick=False, seeds=None, nodes=100)
-    assert list(study.cases(base)) == [("gcn", "LMC")]
+    flags = {"dataset": "x", "method": "lmc", "model": "gcn"}
+    base = base_for(STUDIES["sweeps"], flags, quick=False, seeds=None, nodes=100)
+    assert list(STUDIES["sweeps"].cases(base)) == [("gcn", "LMC")]
