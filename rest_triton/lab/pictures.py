@@ -58,7 +58,9 @@ def draw(panels: Sequence[Panel]) -> bytes:
             turned = max(map(len, panel.places)) * len(panel.places) > 40
             axis.set_xticks(range(len(panel.places)), panel.places, rotation=90 if turned else 0)
     if len(handles) > 1:
-        figure.legend(handles.values(), handles.keys(), loc="outside upper left", ncols=len(panels) * 2 + 1, frameon=False)
+        fit = int(figure.get_figwidth() / (0.7 + 0.08 * max(map(len, handles))))  # inches of a column, at most
+        columns = max(1, min(2 * len(panels) + 1, fit))
+        figure.legend(handles.values(), handles.keys(), loc="outside upper left", ncols=columns, frameon=False)
     png = io.BytesIO()
     figure.savefig(png, format="png")
     return png.getvalue()
