@@ -11,6 +11,9 @@ from ..ops.hashing import element_kept
 # A product of sparse rows gathers a row of the weight for each nonzero element, 4 bytes per result. A dense product takes 2
 # floating point operations for each element, of which 8 take as long as a byte. It costs as much for 1 nonzero in 16.
 ELEMENTS_PER_NONZERO = 16
+# The aggregate of dense features is computed once. Of sparse ones products are aggregated in every step, which costs as
+# much as a dense product of about 40 columns for each neighbour of a node.
+NARROW = 1000  # columns
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,8 +107,8 @@ def dense(x: Tensor | SparseRows) -> Tensor:
 
 
 def stays_sparse(nonzeros: int, rows: int, width: int) -> bool:
-    """Whether features stay sparse: a product of sparse rows then costs less than one of dense rows."""
-    return nonzeros * ELEMENTS_PER_NONZERO <= rows * width
+    """Whether features stay sparse: products of sparse rows then cost less than those of dense rows."""
+    return width >= NARROW and nonzeros * ELEMENTS_PER_NONZERO <= rows * width
 
 
 def kept(x: Tensor | SparseRows) -> Tensor | SparseRows:
@@ -122,6 +125,8 @@ def describe(nonzeros: int | None, rows: int, width: int, model: str, multiplies
     if nonzeros is None:
         return "features: dense, as they are stored"
     each = f"{nonzeros / max(1, rows):.3g} nonzeros a row"
+    if width < NARROW:
+        return f"features: dense: {width} columns are fewer than {NARROW:,}, and their aggregate is computed once ({each})"
     if not stays_sparse(nonzeros, rows, width):
         return f"features: dense: {each} of {width:,} are more than one in {ELEMENTS_PER_NONZERO}"
     if not multiplies:

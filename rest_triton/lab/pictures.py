@@ -9,7 +9,7 @@ from .results import SCORES
 from .study import FULL, GAS, Results, Run, Spread, spread, spread_of
 
 # Okabe and Ito's colours, which remain distinct under the common kinds of colour blindness.
-COLOURS = ("#0072B2", "#56B4E9", "#009E73", "#E69F00", "#CC79A7", "#8a6d3b")
+COLOURS = ("#0072B2", "#56B4E9", "#009E73", "#E69F00", "#CC79A7", "#8a6d3b", "#8c8c8c")
 FIXED = {FULL: "#222222", GAS: "#D55E00"}
 MARKERS = "os^Dv<>p*h"
 FEW = 30  # lines of up to this many points have markers
@@ -23,7 +23,7 @@ class Panel:
 
     Args:
         places: the names of 0, 1, … on the x-axis. joined: whether the points of a line are connected.
-        between: the ends of the y-axis.
+        between: the ends of the y-axis. logarithmic: the y-axis.
     """
 
     x: str
@@ -33,6 +33,7 @@ class Panel:
     places: Sequence[str] = ()
     joined: bool = True
     between: tuple[float, float] | None = None
+    logarithmic: bool = False
 
 
 def draw(panels: Sequence[Panel], across: int = 0) -> bytes:
@@ -58,6 +59,8 @@ def draw(panels: Sequence[Panel], across: int = 0) -> bytes:
     for at, (axis, panel) in enumerate(zip(axes.flat, panels, strict=False)):
         axis.grid(True, color="#e6e6e6", linewidth=0.8)
         axis.set(xlabel=panel.x if at + wide >= len(panels) else "", ylabel=panel.y if at % wide == 0 or not across else "")
+        if panel.logarithmic:
+            axis.set_yscale("log")
         axis.set_title(panel.title, loc="left", fontsize=11)
         for name, points in panel.lines.items():
             if points:
@@ -68,7 +71,9 @@ def draw(panels: Sequence[Panel], across: int = 0) -> bytes:
         if panel.between is not None:
             axis.set_ylim(*panel.between)
     if len(handles) > 1:
-        figure.legend(handles.values(), handles.keys(), loc="outside upper left", ncols=wide * 2 + 1, frameon=False)
+        fit = int(figure.get_figwidth() / (0.7 + 0.08 * max(map(len, handles))))  # inches of a column, at most
+        columns = max(1, min(2 * wide + 1, fit))
+        figure.legend(handles.values(), handles.keys(), loc="outside upper left", ncols=columns, frameon=False)
     png = io.BytesIO()
     figure.savefig(png, format="png")
     return png.getvalue()

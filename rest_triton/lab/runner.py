@@ -82,7 +82,7 @@ def execute(study: Study, run: Run, command: str) -> None:
         elif not summary(run):
             _train(run.config, command)
         if study.after is not None and not diverged(run) and not _measured(run, study):
-            study.after(run.config, run.folder)
+            study.after(run)
 
 
 def _train(config: Config, command: str) -> None:

@@ -185,7 +185,7 @@ class Study:
     settings: Mapping[str, Any] = field(default_factory=dict)
     reference: Callable[[Labels], Labels] = gas_or_full
     apart: bool = False
-    after: Callable[[Config, Path], None] | None = None
+    after: Callable[[Run], None] | None = None
     leaves: str = ""
     also: Columns = field(default_factory=dict)
     target: float = 0.0

@@ -35,6 +35,8 @@ def record(run: Run, tests: Sequence[float | None]) -> Run:
     leaves = dict(columns=dict(relative_stale=0.25, epsilon=2.0), batches=[batch])
     (run.folder / "gradients.json").write_text(json.dumps(leaves))
     (run.folder / "errors.json").write_text(json.dumps(dict(history_error=0.5, bias=0.25, noise=None)))
+    found = dict(errors=[0.5, 0.1, 0.01], cosines=[0.5, 0.9, 1.0], rounding=1e-7)
+    (run.folder / "sweeps.json").write_text(json.dumps(found))
     return run
 
 

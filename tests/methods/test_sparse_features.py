@@ -18,7 +18,7 @@ from rest_triton.utils.errors import UserError
 
 from ..history.runs import CLASSES, NODES, Run, graph
 
-WIDTH = 200
+WIDTH = 1000
 
 
 def words() -> SparseRows:

@@ -30,7 +30,6 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-from ...config import Config
 from ...methods.loss import mean_loss
 from ...nn import APPNP, GCN, GCNII
 from ...ops import Adjacency
@@ -135,8 +134,9 @@ def sums(known: Constants, aggregate: Sequence[float], farthest: Sequence[float]
     return known.total(aggregate), known.total([many * far for far in farthest])
 
 
-def measure(config: Config, folder: Path) -> None:
+def measure(run: Run) -> None:
     """Measure gradients with the run's last weights and tables, write gradients.json, and remove the large tables."""
+    config, folder = run.config, run.folder
     batches: list[dict[str, Any]] = []
     with last_state(config, folder) as trainer:
         loaded, exact_input = trainer.loaded, config.input == "exact"

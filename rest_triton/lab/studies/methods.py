@@ -11,7 +11,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ...config import Config
 from ...methods.options import BASES, OF_NODES, TABLELESS
 from ...training.gradient_error import Estimate, gradient_error
 from ...training.staleness import history_error
@@ -61,8 +60,9 @@ def plain(labels: Labels) -> Labels:
     return {**labels, "method": FULL if base == labels["method"] else base}
 
 
-def measure(config: Config, folder: Path) -> None:
+def measure(run: Run) -> None:
     """Measure the last tables and gradients, write errors.json, and remove the large tables."""
+    config, folder = run.config, run.folder
     with last_state(config, folder) as trainer:
         graph = trainer.loaded.graph
         found: dict[str, float | None] = {"history_error": history_error(trainer.engine)}
