@@ -108,6 +108,12 @@ def _place(op: Op, c: Case) -> list[Tensor]:
     return [*op(position, nodes, len(c.rows)), position]
 
 
+def _sparse_linear(op: Op, c: Case) -> list[Tensor]:
+    """Rows without an element among them; the weight's gradient, too."""
+    rowptr, index = c.adj.rowptr[: len(c.rows) + 1], c.adj.col[: int(c.adj.rowptr[len(c.rows)])]
+    return c.both(lambda weight: op(rowptr, index, c.weight[: len(index)], weight), c.table.t().contiguous())
+
+
 CHECKS: dict[str, Callable[[Op, Case], Any]] = {
     "history_spmm": _spmm,
     "history_attention": _attention,
@@ -120,6 +126,7 @@ CHECKS: dict[str, Callable[[Op, Case], Any]] = {
     "place_nodes": _place,
     "transpose": lambda op, c: op(c.adj.rowptr, c.adj.col, NODES),
     "edges_inside": lambda op, c: [*op(c.adj, c.rows, c.position), *op(c.adj, c.rows[1:100], c.position)],
+    "sparse_linear": _sparse_linear,
 }
 
 
