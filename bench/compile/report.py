@@ -22,6 +22,8 @@ from pathlib import Path
 
 from triton.compiler import CompiledKernel
 
+import torch
+
 from .binary import TARGETS, Launch, compile_launch, cost, loops, mix, sass
 from .cases import DTYPES, cases
 
@@ -193,7 +195,8 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
 
     rows = []
-    with ProcessPoolExecutor(max_workers=options.jobs) as pool:
+    # A launcher's torch ops would wait for ever for the threads of this process, which a forked one does not have.
+    with ProcessPoolExecutor(options.jobs, initializer=torch.set_num_threads, initargs=(1,)) as pool:
         for row in pool.map(measure, work, chunksize=4):
             rows.append(row)
             if sys.stderr.isatty():
