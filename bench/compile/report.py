@@ -20,9 +20,8 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 
-from triton.compiler import CompiledKernel
-
 import torch
+from triton.compiler import CompiledKernel
 
 from .binary import TARGETS, Launch, compile_launch, cost, loops, mix, sass
 from .cases import DTYPES, cases
