@@ -51,7 +51,6 @@ SAMPLERS = [
 TRAINERS = [
     (DGL, "epoch"),
     (DGL, "epoch, norm both"),
-    (DGL, "epoch, int32"),
     (DGL, "epoch, worker"),
     (PYG, "epoch"),
     (PYG, "epoch, 2 workers"),
@@ -91,7 +90,12 @@ def started(
                 name = f"{program.removesuffix('_rounds')}: {variant}"
                 try:
                     running[name] = Peer(
-                        bench.peers, Path(folder), program, variant, keep_freed_memory=bench.keep_freed_memory
+                        bench.peers,
+                        Path(folder),
+                        program,
+                        variant,
+                        keep_freed_memory=bench.keep_freed_memory,
+                        passive=bench.tiny,
                     )
                 except RuntimeError as failure:
                     failed[name] = f"not run: {failure}"

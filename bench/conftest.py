@@ -31,7 +31,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--peers",
         metavar="PYTHON",
-        help="the Python of an environment with DGL and PyG's samplers, to measure them, too; CONTRIBUTING.md has its packages",
+        help="the Python of an environment with DGL and PyG, to measure them, too; CONTRIBUTING.md has its packages",
     )
 
 

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,17 +33,29 @@ class Peer:
     Args:
         python: of its environment. folder: by :func:`hand_over`. program, variant: which rounds it runs.
         keep_freed_memory: set its malloc as the commands of rest_triton set theirs.
+        passive: its threads sleep while they wait. On a busy machine, two pools that wait in loops hardly advance.
     """
 
-    def __init__(self, python: str, folder: Path, program: str, variant: str, *, keep_freed_memory: bool = False) -> None:
+    def __init__(
+        self,
+        python: str,
+        folder: Path,
+        program: str,
+        variant: str,
+        *,
+        keep_freed_memory: bool = False,
+        passive: bool = False,
+    ) -> None:
         self.name, self.log = f"{program}, {variant}", folder / f"{program}, {variant}.log"
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-        malloc = KEEP_FREED_MEMORY if keep_freed_memory else {}
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+        environment |= dict(OMP_NUM_THREADS=str(torch.get_num_threads()))
+        environment |= KEEP_FREED_MEMORY if keep_freed_memory else {}
+        environment |= dict(OMP_WAIT_POLICY="PASSIVE") if passive else {}
+        command = [python, str(PROGRAMS / f"{program}.py"), str(folder), variant]
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
-                [python, str(PROGRAMS / f"{program}.py"), str(folder), variant], text=True, stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE, stderr=log, env=inherited | malloc | dict(OMP_NUM_THREADS=str(torch.get_num_threads())),
-            )  # fmt: skip
+                command, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env=environment
+            )
         self.counts: dict[str, int] = {}
         try:
             self._answer()
@@ -52,10 +65,8 @@ class Peer:
 
     def __call__(self) -> None:
         assert self.process.stdin is not None
-        try:
+        with suppress(BrokenPipeError):  # the answer is missing, too
             print(file=self.process.stdin, flush=True)
-        except BrokenPipeError:
-            pass  # the answer is missing, too
         self._answer()
 
     def _answer(self) -> None:

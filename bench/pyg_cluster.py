@@ -36,7 +36,7 @@ class ClusterGCN:
     """Trains a GCN on PyG's batches of clusters.
 
     Args:
-        clusters: of the training. batch_size: clusters in a batch. model: its sizes, dropout and norms are taken. lr: of Adam.
+        clusters: of the training. batch_size: clusters in a batch. lr: of Adam. model: its weights, norms, dropout are used.
     """
 
     def __init__(self, clusters: Clusters, batch_size: int, model: GCN, lr: float) -> None:

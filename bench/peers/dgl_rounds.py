@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from itertools import pairwise
 from types import SimpleNamespace
 
 import dgl
@@ -62,7 +63,7 @@ class GCN(nn.Module):
 
     def __init__(self, widths: Sequence[int], norm: str, dropout: float, once: bool) -> None:
         super().__init__()
-        pairs = list(zip(widths, widths[1:]))
+        pairs = list(pairwise(widths))
         first = [nn.Linear(*pairs[0])] if once else []
         self.layers = nn.ModuleList(first + [GraphConv(a, b, norm=norm) for a, b in pairs[len(first) :]])
         self.norms = nn.ModuleList(nn.BatchNorm1d(width) for width in widths[1:-1])
@@ -70,17 +71,16 @@ class GCN(nn.Module):
 
     def forward(self, blocks: Sequence[dgl.DGLGraph], x: Tensor) -> Tensor:
         reads = [(), *((b,) for b in blocks)] if self.once else [(b,) for b in blocks]
-        for number, (layer, block) in enumerate(zip(self.layers, reads)):
+        for number, (layer, block) in enumerate(zip(self.layers, reads, strict=True)):
             x = layer(*block, x)
             if number < len(self.norms):
                 x = F.dropout(F.relu(self.norms[number](x)), self.dropout, self.training)
         return x
 
 
-def training(
-    given: SimpleNamespace, *, norm: str = "right", narrow: bool = False, worker: bool = False, once: bool = False
-) -> Round:
-    graph, fanouts = graph_of(given, narrow), given.fanouts[once:]
+def training(given: SimpleNamespace, *, norm: str = "right", worker: bool = False, once: bool = False) -> Round:
+    # With int32 ids DGL 2.1.0 transposes blocks wrongly now and then, on two threads, and ends.
+    graph, fanouts = graph_of(given, narrow=False), given.fanouts[once:]
     graph.ndata["x"], graph.ndata["y"] = given.x, given.y
     if once:
         graph.update_all(dgl.function.copy_u("x", "m"), dgl.function.mean("m", "x"))
@@ -112,7 +112,6 @@ if __name__ == "__main__":
         "sampling, int32, worker": partial(sampling, narrow=True, worker=True),
         "epoch": training,
         "epoch, norm both": partial(training, norm="both"),
-        "epoch, int32": partial(training, narrow=True),
         "epoch, worker": partial(training, worker=True),
         "epoch, first aggregate once": partial(training, once=True),
     })  # fmt: skip

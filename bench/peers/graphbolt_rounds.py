@@ -15,10 +15,8 @@ def sampling(given: SimpleNamespace) -> Round:
 
     def run() -> Counts:
         samples = [sample.sampled_csc for batch in loader for sample in batch.sampled_subgraphs]
-        return dict(
-            edges=sum(sample.indices.numel() for sample in samples),
-            rows=sum(sample.indptr.numel() - 1 for sample in samples),
-        )
+        rows = sum(sample.indptr.numel() - 1 for sample in samples)
+        return dict(edges=sum(sample.indices.numel() for sample in samples), rows=rows)
 
     return run
 

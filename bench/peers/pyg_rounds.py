@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial
+from itertools import pairwise
 from types import SimpleNamespace
 
 import torch
@@ -38,7 +39,7 @@ class GCN(nn.Module):
 
     def __init__(self, widths: Sequence[int], dropout: float, trimmed: bool) -> None:
         super().__init__()
-        self.convs = nn.ModuleList(GCNConv(a, b, add_self_loops=False) for a, b in zip(widths, widths[1:]))
+        self.convs = nn.ModuleList(GCNConv(a, b, add_self_loops=False) for a, b in pairwise(widths))
         self.norms = nn.ModuleList(nn.BatchNorm1d(width) for width in widths[1:-1])
         self.dropout, self.trimmed = dropout, trimmed
         self.counted = dict(edges=0, rows=0)
