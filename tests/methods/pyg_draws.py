@@ -1,7 +1,7 @@
 """What PyG's samplers draw, for test_pyg_samplers.py. It runs in an environment of its own: PYTHON pyg_draws.py FOLDER.
 
-``options.json`` names the sampler. ``counts.npy`` is how often each entry was drawn. Of NeighborLoader: [hop, target, source].
-Of GraphSAINT: [node, node], both in a subgraph.
+``options.json`` names the sampler. ``counts.npy`` is how often each was drawn: [hop, target, source] by NeighborLoader,
+[node, node] by GraphSAINT, both in a subgraph.
 """
 
 import json
