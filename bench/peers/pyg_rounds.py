@@ -59,7 +59,7 @@ class GCN(nn.Module):
 
 def training(given: SimpleNamespace, *, workers: int = 0, trimmed: bool = False) -> Round:
     loader = loader_of(given, workers, x=given.x, y=given.y)
-    if trimmed and next(iter(loader)).num_sampled_nodes is None:
+    if trimmed and "num_sampled_nodes" not in next(iter(loader)):
         raise ImportError("trim_to_layer needs pyg-lib: torch-sparse does not count the nodes of a hop")
     model = GCN([given.x.shape[1], *[given.hidden] * (len(given.fanouts) - 1), given.classes], given.dropout, trimmed)
     optimizer = torch.optim.Adam(model.parameters(), lr=given.lr)

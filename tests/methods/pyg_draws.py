@@ -49,6 +49,22 @@ def neighbours(data: Data, options: dict[str, Any]) -> Tensor:
     return counts
 
 
+def dgl_neighbours(data: Data, options: dict[str, Any]) -> Tensor:
+    """By DGL's NeighborSampler."""
+    import dgl
+
+    seeds, nodes = torch.tensor(options["seeds"]), data.num_nodes
+    graph, counts = dgl.graph((data.edge_index[0], data.edge_index[1]), num_nodes=nodes), torch.zeros(2, nodes, nodes)
+    sampler = dgl.dataloading.NeighborSampler(options["fanouts"][::-1])
+    for _ in range(options["draws"]):
+        for hop, block in enumerate(reversed(sampler.sample_blocks(graph, seeds)[2])):
+            source, target = block.edges()
+            new = (target >= len(seeds)) | (hop == 0)
+            ends = block.dstdata[dgl.NID][target[new]], block.srcdata[dgl.NID][source[new]]
+            counts[hop].index_put_(ends, torch.ones(()), accumulate=True)
+    return counts
+
+
 def subgraphs(data: Data, options: dict[str, Any]) -> Tensor:
     name, nodes, draws = options["sampler"], data.num_nodes, options["draws"]
     kind = {"node": "GraphSAINTNodeSampler", "edge": "GraphSAINTEdgeSampler", "walk": "GraphSAINTRandomWalkSampler"}[name]
@@ -70,5 +86,5 @@ if __name__ == "__main__":
     row = torch.repeat_interleave(torch.arange(len(rowptr) - 1), rowptr.diff())
     data = Data(edge_index=torch.stack([col.long(), row]), num_nodes=len(rowptr) - 1)
     torch.manual_seed(0)
-    counts = neighbours(data, options) if options["sampler"] == "neighbours" else subgraphs(data, options)
-    np.save(folder / "counts.npy", counts.numpy())
+    draw = {"neighbours": neighbours, "dgl": dgl_neighbours}.get(options["sampler"], subgraphs)
+    np.save(folder / "counts.npy", draw(data, options).numpy())
