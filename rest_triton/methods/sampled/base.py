@@ -24,6 +24,8 @@ class SampledMethod(Method):
     them with ``batch_nodes`` nodes.
     """
 
+    ahead = True
+
     def __init__(self, config: Config, ptr: Tensor, device: str, graph: Graph | None = None) -> None:
         if graph is None or graph.train_mask is None:
             raise ValueError(f"{config.base} has batches of training nodes: make it with a graph that has a training mask")
