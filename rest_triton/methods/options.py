@@ -68,9 +68,9 @@ class MethodOptions:
 class TableOptions:
     """Options of all methods with tables."""
 
-    input: str = option(
-        "cached", "neighbours' encoded features: from a table, or computed in each forward, with gradients",
-        choices=("cached", "exact"), group="method", only=TABLES,
+    first: str = option(
+        "cached", "neighbours' first embedding, encoded features or the first layer's output: from a table, or computed in "
+        "each forward, with gradients", choices=("cached", "exact"), group="method", only=TABLES,
     )  # fmt: skip
     eval_updates_history: bool = option(False, "evaluation writes the tables, as PyGAS does", group="method", only=TABLES)
     history: str = option("device", "place of the tables", choices=("device", "pinned", "disk"), group="method", only=TABLES)
@@ -312,6 +312,31 @@ def refuse_model(config: Any) -> None:
         raise UserError(
             f"method is {config.method}, but layers of model gin have a ReLU inside, which incomplete sums get wrong; give "
             f"--method {config.method.replace('lmc-coded', 'lmc')}, or --model gcn, appnp or gcnii"
+        )
+
+
+def refuse_first(config: Any) -> None:
+    """Refuse to compute a first layer for neighbours that reads more than a row of aggregated features for each."""
+    if config.first != "exact":
+        return
+    if config.model in ATTENDING:
+        raise UserError(
+            f"first is exact, but the first layer of model {config.model} reads the features of all neighbours, those of a "
+            "halo two edges away; give --first cached, or --model gcn, appnp, gcnii or gin"
+        )
+    if config.model in ("gcn", "gin") and not config.linear and config.drop_input and config.dropout > 0:
+        raise UserError(
+            "first is exact, but drop_input is on: aggregates of dropped features are not computed once; give --first cached "
+            "or --no-drop-input"
+        )
+
+
+def refuse_sparse_first(config: Any) -> None:
+    """Refuse to compute a first layer of sparse features for neighbours."""
+    if config.first == "exact":
+        raise UserError(
+            "first is exact, but features are sparse: their aggregate is not kept, and the first layer reads them two edges "
+            "away; give --first cached, or --model appnp or gcnii"
         )
 
 

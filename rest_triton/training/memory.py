@@ -103,7 +103,7 @@ def _gcn(z: Sizes, s: Config) -> Family:
     if s.linear:  # kept: of each layer the aggregate and the result
         weights, outside = (
             _weights([f, *[h] * (layers + 1), c], s.batch_norm, [h] * layers),
-            (row + h) * (s.input == "exact"),
+            (row + h) * (s.first == "exact"),
         )
         return Family([h] * layers, weights, row + (2 * layers + 3 + twice) * h + 2 * c, piece, outside, encodes=True)
     tables, narrows = [h] * (layers - 1), c if c < h and layers > 1 else 0  # narrow layers multiply the halo's rows first
@@ -116,7 +116,7 @@ def _gcn(z: Sizes, s: Config) -> Family:
 
 def _appnp(z: Sizes, s: Config) -> Family:
     f, h, c, hidden = z.features, s.hidden_channels, z.classes, [s.hidden_channels] * (s.mlp_layers - 1)
-    start, exact = _row(z, s) + (1 + s.batch_norm) * sum(hidden), s.input == "exact"  # propagations keep nothing
+    start, exact = _row(z, s) + (1 + s.batch_norm) * sum(hidden), s.first == "exact"  # propagations keep nothing
     weights = _weights([f, *hidden, c], s.batch_norm, hidden)
     return Family([c] * s.num_layers, weights, start + 3 * c, 2 * h, (start + c) * exact, 2 * h, encodes=True)
 
@@ -127,7 +127,7 @@ def _gcnii(z: Sizes, s: Config) -> Family:
     weights = _weights([f, h], False, []) + _weights([h, c], s.batch_norm, layers) + len(layers) * (1 + two) * h * h
     row = _row(z, s)
     kept = row + (len(layers) * (2 + two + (s.batch_norm and s.residual)) + 3) * h + c
-    return Family(layers, weights, kept, (3 + (two or s.residual)) * h, (row + h) * (s.input == "exact"), encodes=True)
+    return Family(layers, weights, kept, (3 + (two or s.residual)) * h, (row + h) * (s.first == "exact"), encodes=True)
 
 
 def _gin(z: Sizes, s: Config) -> Family:
@@ -224,7 +224,7 @@ class Run:
 
     def sampled(self, s: Config, layer: int, rows: int) -> float:
         """The edges of a layer's sample. The first aggregate is exact if it is of features, or of inputs without a table."""
-        exact = layer == 0 and (not self.model.encodes or s.input == "exact")
+        exact = layer == 0 and (not self.model.encodes or s.first == "exact")
         return 0.0 if exact else rows * min(s.fanouts[layer], self.z.edges / self.z.nodes)
 
     def around(self, rows: int) -> int:
@@ -243,7 +243,7 @@ class Run:
 
 def tables(s: Config, model: Family) -> list[Table]:
     """The tables of a run. Methods without tables have none, and encoded features have none if the input is exact."""
-    widths = [] if s.base in TABLELESS else model.tables[s.input == "exact" :]
+    widths = [] if s.base in TABLELESS else model.tables[s.first == "exact" :]
     widths = widths[-1:] if s.base == "refresh" else widths
     return [Table(width, s.dtype, s.history) for width in widths]
 

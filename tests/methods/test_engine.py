@@ -43,7 +43,7 @@ def test_same_losses_wherever_the_tables_are(model: str, method: str, tmp_path: 
 @pytest.mark.parametrize("method", METHODS)
 def test_exact_input_wherever_the_tables_are(model: str, method: str, tmp_path: Path) -> None:
     """Encoded features of neighbours computed anew: one table less, and other losses than from a table."""
-    options = dict(**METHODS[method], input="exact")
+    options = dict(**METHODS[method], first="exact")
     expected = Run(model, **options)
     cached = Run(model, **METHODS[method])
     assert len(expected.history.tables) == len(cached.history.tables) - 1
@@ -85,7 +85,7 @@ def test_exact_input_has_the_gradient_of_the_whole_neighbourhood(model: str) -> 
     """One propagation, no dropout: then the gradient is that of full-batch training on the batch's nodes, halo included."""
     gradients = []
     for whole in (False, True):
-        run = Run(model, input="exact", dropout=0.0, num_layers=1)
+        run = Run(model, first="exact", dropout=0.0, num_layers=1)
         batch = run.batch(0, 3)
         rows = batch.rows if whole else slice(None)
         y = batch.take(run.graph.y)

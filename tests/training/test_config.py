@@ -159,7 +159,7 @@ LIMITS: list[tuple[dict[str, Any], str]] = [
                                                  "which incomplete sums get wrong; give --method lmc+rest, or"),
     (dict(method="graphfm", model="gat"), "method is graphfm, but model gat does not sum over neighbours; give"),
     (dict(input="cache"), "input is 'cache': did you mean 'cached'? known are: cached, exact"),
-    (dict(input="exact"), "input is exact, but a GCN without --linear reads features, which are always exact; "
+    (dict(first="exact"), "input is exact, but a GCN without --linear reads features, which are always exact; "
                           "give --input cached"),
     (dict(history="gpu"), "history is 'gpu': known are: device, pinned, disk"),
     (dict(dtype="bf16"), "dtype is 'bf16': did you mean 'bfloat16'? known are: float32, bfloat16, float16"),
@@ -238,7 +238,7 @@ def test_settings_by_their_old_names(tmp_path: Path) -> None:
 
 def test_what_one_method_needs_does_not_concern_another() -> None:
     assert Config(dataset="cora", method="gas+rest-is", refresh_batch="full", frequency=2).frequency == 2
-    assert Config(dataset="cora", model="appnp", input="exact").input == "exact"
+    assert Config(dataset="cora", model="appnp", first="exact").input == "exact"
 
 
 @pytest.mark.parametrize(

@@ -177,7 +177,7 @@ def test_of_another_run(run: Path, data: Data) -> None:
             f.name: another.get(f.name, not now if isinstance(now, bool) else now if isinstance(now, str) else now + 1)
         }
         if f.name == "input":  # which not every model knows
-            changes = {"input": "exact", "linear": True}
+            changes = {"first": "exact", "linear": True}
         if f.name == "gradient_frequency":  # nor every method
             changes = {"gradient_frequency": 1, "method": "lmc+rest"}
         try:

@@ -89,7 +89,7 @@ def test_arrays_by_hand() -> None:
     assert nbytes(BASE, "prepared graph", replace(LARGE, prepared=False)) == {"disk": 8 * (n + 1) + 4 * e + 400 * n + 11 * n}
     directed = nbytes(BASE, "graph", replace(LARGE, directed=True))
     assert directed == nbytes(BASE.changed(edge_dropout=0.5), "graph") == {"host": 16 * (n + 1) + 12 * (e + n) + 4 * n}
-    exact = Settings("gcnii", 16, 4, input="exact", dtype="bfloat16")
+    exact = Settings("gcnii", 16, 4, first="exact", dtype="bfloat16")
     assert nbytes(exact, "history tables") == {"host": 3 * 2 * n * 16} and nbytes(exact, "stamps") == {"host": 3 * 4 * n}
     assert nbytes(BASE.changed(method="full", history="disk"), "history tables") == {}
 
