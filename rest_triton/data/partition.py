@@ -4,25 +4,30 @@ import heapq
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..kernels.cpu.partition import cut_edges
+from ..kernels.cpu.partition import Greedy, breadth_first, cut_edges
 from ..ops import check
 from ..utils.errors import UserError
 from ..utils.files import replacing
 from ..utils.machine import available_memory
-from ..utils.partitioners import PARTITIONERS, REMOVED, chosen
 from ..utils.progress import Progress, notice, progress
-from . import child, kaminpar, metis
+from . import metis as metis_worker
 from .graph import Graph
 
+Method = Literal["metis", "stream", "random"]
+PARTITIONERS: tuple[str, ...] = get_args(Method)
 FORMAT = "rest_triton partition 1"  # raise the number when an array of the file changes its meaning
+NOT_RECORDED = "METIS failed in an earlier version, which did not record the reason"
 MOST_SEEDS = 2**31  # METIS may be built with 32-bit integers
-NAMES = {"kaminpar": "KaMinPar", "metis": "METIS"}
+
+SLACK = 5  # percent by which a streamed cluster may exceed the mean size
+MOST_PASSES = 10  # over the edges, after the first one
+LEAST_GAIN = 0.01  # of the cut: after a pass that gains less, streaming stops
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -32,10 +37,12 @@ class Partition:
     Args:
         ptr: int64[K+1]; cluster k is the nodes ``ptr[k] .. ptr[k+1]`` of the permuted graph, by descending degree.
         order: int64[N]; node i of the permuted graph is node ``order[i]`` of the original graph.
-        method: "kaminpar", "metis" or "random"; "stream" in files of version 0.1.
+        method: the method that ran: "metis", "stream" or "random".
         cut: the share of directed edges whose ends are in different clusters.
         balance: the size of the largest cluster divided by the mean size.
         fingerprint: of the graph that was divided; None if unknown.
+        asked: the method that was asked for; None: ``method``.
+        fallback: why ``method`` ran instead of ``asked``; None if they are the same.
     """
 
     ptr: Tensor
@@ -44,16 +51,24 @@ class Partition:
     cut: float
     balance: float
     fingerprint: str | None = None
+    asked: str | None = None
+    fallback: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.asked is None:
+            object.__setattr__(self, "asked", self.method)
 
     @property
     def num_clusters(self) -> int:
         return self.ptr.numel() - 1
 
     def summary(self) -> dict[str, Any]:
-        """Plain values for a run's summary: method, quality and sizes."""
+        """Plain values for a run's summary: methods, fallback, quality and sizes."""
         sizes = self.ptr.diff()
         return {
+            "asked": self.asked,
             "method": self.method,
+            "fallback": self.fallback,
             "cut": self.cut,
             "balance": self.balance,
             "num_parts": self.num_clusters,
@@ -79,16 +94,17 @@ class Partition:
         return graph.permute(self.order)
 
     def describe(self) -> str:
-        """One line: ``40 clusters by metis: 12.3 % of edges cut, balance 1.03``."""
+        """One line: ``40 clusters by metis: 12.3 % of edges cut, balance 1.03``; also a fallback, if there was one."""
         clusters = f"{self.num_clusters:,} cluster{'s' * (self.num_clusters != 1)} by {self.method}"
-        return f"{clusters}: {100 * self.cut:.1f} % of edges cut, balance {self.balance:.2f}"
+        instead = f" (instead of {self.asked}: {self.fallback})" if self.fallback else ""
+        return f"{clusters}: {100 * self.cut:.1f} % of edges cut, balance {self.balance:.2f}{instead}"
 
     def __repr__(self) -> str:
         return f"Partition({self.describe()})"
 
 
 def partition(
-    graph: Graph, num_parts: int, *, method: str = "auto", seed: int = 0, root: Path | str | None = None
+    graph: Graph, num_parts: int, *, method: Method = "metis", seed: int = 0, root: Path | str | None = None
 ) -> Partition:
     """Divide the nodes of a graph into ``num_parts`` clusters of about equal size.
 
@@ -96,18 +112,18 @@ def partition(
 
     Args:
         num_parts: the number of clusters; beyond the number of nodes, each node is a cluster.
-        method: ``kaminpar`` and ``metis``: multilevel partitioning, few edges cut, clusters about 3 % above the mean size.
-            ``auto``: KaMinPar where it is installed, else METIS. ``random``: equal sizes, edges ignored.
+        method: ``metis``: multilevel k-way partitioning, few edges cut. ``stream``: greedy passes over the edges, a few
+            numbers of memory per node, clusters at most 5 % above the mean size. ``stream`` also replaces ``metis`` where
+            METIS fails; ``Partition.fallback`` has the reason. ``random``: equal sizes, edges ignored.
         seed: 0 to 2^31 - 1. The same graph, num_parts, method and seed give the same clusters.
         root: the folder below which ``partitions`` caches the results; None: no cache.
 
     Example::
 
-        clusters = partition(graph, 40, root="data")  # Partition(40 clusters by kaminpar: 12.3 % of edges cut, …)
+        clusters = partition(graph, 40, root="data")  # Partition(40 clusters by metis: 12.3 % of edges cut, balance 1.03)
         graph = clusters.apply(graph)
     """
     _check(graph, num_parts, method, seed)
-    method = chosen(method)
     if num_parts > graph.num_nodes:
         notice(f"{graph.name} has {graph.num_nodes:,} nodes for {num_parts:,} clusters: each node is a cluster of its own")
         num_parts = graph.num_nodes
@@ -116,20 +132,17 @@ def partition(
     if root is not None:
         path = Path(root, "partitions", f"{key}.npz")
         path.parent.mkdir(parents=True, exist_ok=True)  # fails before the work, not after it
-        cached = _load(path, key, graph, num_parts)
+        cached = _load(path, key, graph, num_parts, method)
         if cached is not None:
-            if cached.method != method:  # version 0.1 streamed the graph where METIS failed
-                notice(f"{graph.name} was divided by {cached.method} in an earlier version, as {method} failed; see {path}")
+            if cached.fallback:
+                notice(
+                    f"{graph.name} was divided by {cached.method}: {cached.fallback}. To try {method} again, remove {path}"
+                )
             return cached
-    if method == REMOVED:
-        raise UserError(
-            f"partition is {REMOVED}, which this version lacks, and its clusters are not below {root}; "
-            "give --partition kaminpar"
-        )
     with progress(f"dividing {graph.name} into {num_parts:,} clusters") as shown:
-        cluster = _divide(graph, num_parts, method, seed, path, shown)
+        cluster, used, fallback = _divide(graph, num_parts, method, seed, path, shown)
         shown.say("ordering")
-        result = _arrange(graph, cluster, num_parts, method)
+        result = _arrange(graph, cluster, num_parts, used, method, fallback)
     if path is not None:
         _save(path, key, result)
     return result
@@ -139,7 +152,7 @@ def _check(graph: Graph, num_parts: int, method: str, seed: int) -> None:
     for name, value in (("num_parts", num_parts), ("seed", seed)):
         if type(value) is not int:
             raise TypeError(f"{name} is {value!r}; it must be an int")
-    if method not in (*PARTITIONERS, REMOVED):
+    if method not in PARTITIONERS:
         raise ValueError(f"method is {method!r}; it must be one of {', '.join(PARTITIONERS)}")
     if num_parts < 1:
         raise UserError(f"num_parts is {num_parts}; it must be at least 1")
@@ -149,27 +162,31 @@ def _check(graph: Graph, num_parts: int, method: str, seed: int) -> None:
         raise UserError(f"{graph.name} has no nodes; there is nothing to divide into clusters")
 
 
-def _divide(graph: Graph, num_parts: int, method: str, seed: int, path: Path | None, shown: Progress) -> Tensor:
-    """The cluster of each node, int32[N]. UserError if the partitioner cannot divide the graph."""
+def _divide(
+    graph: Graph, num_parts: int, method: str, seed: int, path: Path | None, shown: Progress
+) -> tuple[Tensor, str, str | None]:
+    """The cluster of each node, int32[N]; the method that found it; why that is not ``method``, if it is not."""
     if num_parts == 1:
-        return torch.zeros(graph.num_nodes, dtype=torch.int32)
+        return torch.zeros(graph.num_nodes, dtype=torch.int32), method, None
     if num_parts == graph.num_nodes:
-        return torch.arange(num_parts, dtype=torch.int32)
+        return torch.arange(num_parts, dtype=torch.int32), method, None
     if method == "random":
-        return _random(graph.num_nodes, num_parts, seed)
+        return _random(graph.num_nodes, num_parts, seed), method, None
     shown.say("symmetrising")
     graph = graph.symmetrise().without_self_loops()
-    shown.say(NAMES[method])
-    worker = kaminpar if method == "kaminpar" else metis
-    why = worker.why_not(graph.num_nodes, graph.num_edges, available_memory())
-    if why is None:
-        try:
-            folder = None if path is None else path.parent
-            return torch.from_numpy(worker.run(graph.rowptr.numpy(), graph.col.numpy(), num_parts, seed, folder))
-        except child.ChildFailedError as error:
-            why = str(error)
-    instead = "metis" if method == "kaminpar" else "kaminpar, which needs less memory"
-    raise UserError(f"{NAMES[method]} cannot divide {graph.name}: {why}. Free memory, or give --partition {instead}, or random")
+    why = None
+    if method == "metis":
+        shown.say("METIS")
+        why = metis_worker.why_not(graph.num_nodes, graph.num_edges, metis_worker.index_dtype(), available_memory())
+        if why is None:
+            try:
+                folder = None if path is None else path.parent
+                cluster = metis_worker.run(graph.rowptr.numpy(), graph.col.numpy(), num_parts, seed, folder)
+                return torch.from_numpy(cluster), method, None
+            except metis_worker.MetisFailedError as error:
+                why = str(error)
+        notice(f"METIS cannot divide {graph.name}: {why}. The streaming partitioner runs instead")
+    return _stream(graph, num_parts, seed, shown), "stream", why
 
 
 def _random(nodes: int, num_parts: int, seed: int) -> Tensor:
@@ -177,7 +194,31 @@ def _random(nodes: int, num_parts: int, seed: int) -> Tensor:
     return (shuffled % num_parts).to(torch.int32)
 
 
-def _arrange(graph: Graph, cluster: Tensor, num_parts: int, method: str) -> Partition:
+def _stream(graph: Graph, num_parts: int, seed: int, shown: Progress) -> Tensor:
+    """Restreaming linear deterministic greedy (Nishimura and Ugander, 2013).
+
+    The first pass is breadth first from random roots: on lattices, an order without locality more than doubles the cut.
+    Later passes go by node id: all nodes are placed, so the order matters little, and memory is read sequentially.
+    """
+    rowptr, col = graph.rowptr.contiguous(), graph.col.contiguous()
+    clusters = Greedy(rowptr, col, num_parts, capacity=-(-(100 + SLACK) * graph.num_nodes // (100 * num_parts)))
+    roots = torch.randperm(graph.num_nodes, generator=torch.Generator().manual_seed(seed))
+    shown.say("streaming")
+    clusters.place(breadth_first(rowptr, col, roots))
+    cut = cut_edges(rowptr, col, clusters.cluster)
+    for i in range(MOST_PASSES):
+        shown.say(f"streaming, {100 * cut / max(1, graph.num_edges):.1f} % of edges cut after {i + 1} passes")
+        before, cut_before = clusters.cluster.clone(), cut
+        clusters.place()
+        cut = cut_edges(rowptr, col, clusters.cluster)
+        if cut >= cut_before:
+            return before
+        if cut > (1 - LEAST_GAIN) * cut_before:
+            break
+    return clusters.cluster
+
+
+def _arrange(graph: Graph, cluster: Tensor, num_parts: int, method: str, asked: str, fallback: str | None) -> Partition:
     """The partition with node g in ``cluster[g]``, after empty clusters have been given a node."""
     sizes = torch.bincount(cluster, minlength=num_parts)
     order = _by_cluster_and_degree(graph, cluster)
@@ -187,7 +228,7 @@ def _arrange(graph: Graph, cluster: Tensor, num_parts: int, method: str) -> Part
     cut = cut_edges(graph.rowptr.contiguous(), graph.col.contiguous(), cluster) / max(1, graph.num_edges)
     balance = int(sizes.max()) * num_parts / graph.num_nodes
     ptr = torch.nn.functional.pad(sizes.cumsum(0), (1, 0))
-    return Partition(ptr, order, method, cut, balance, graph.fingerprint)
+    return Partition(ptr, order, method, cut, balance, graph.fingerprint, asked, fallback)
 
 
 def _by_cluster_and_degree(graph: Graph, cluster: Tensor) -> Tensor:
@@ -218,13 +259,13 @@ def _save(path: Path, key: str, result: Partition) -> None:
         with replacing(path) as file:
             np.savez(
                 file, format=FORMAT, key=key, ptr=result.ptr.numpy(), order=result.order.numpy(), method=result.method,
-                cut=result.cut, balance=result.balance,
+                cut=result.cut, balance=result.balance, asked=str(result.asked), fallback=result.fallback or "",
             )  # fmt: skip
     except OSError as error:
         notice(f"the partition is not cached: {error}")
 
 
-def _load(path: Path, key: str, graph: Graph, num_parts: int) -> Partition | None:
+def _load(path: Path, key: str, graph: Graph, num_parts: int, asked: str) -> Partition | None:
     """The cached partition; None if there is no valid one."""
     if not path.exists():
         return None
@@ -234,6 +275,8 @@ def _load(path: Path, key: str, graph: Graph, num_parts: int) -> Partition | Non
                 raise ValueError("it is of another version or graph")
             ptr, order = torch.from_numpy(file["ptr"]), torch.from_numpy(file["order"])
             method, cut = str(file["method"]), float(file["cut"])
+            # Files of earlier versions have the method that ran, but not why.
+            reason = str(file["fallback"]) if "fallback" in file else NOT_RECORDED
         check.tensor("order", order, (torch.int64,), 1)
         check.tensor("ptr", ptr, (torch.int64,), 1)
         check.size("ptr", ptr, 0, num_parts + 1, "one per cluster, and the end")
@@ -245,4 +288,4 @@ def _load(path: Path, key: str, graph: Graph, num_parts: int) -> Partition | Non
         notice(f"{path} cannot be used, the partition is made again: {error}")
         return None
     balance = int(sizes.max()) * num_parts / graph.num_nodes
-    return Partition(ptr, order, method, cut, balance, graph.fingerprint)
+    return Partition(ptr, order, method, cut, balance, graph.fingerprint, asked, reason if method != asked else None)
