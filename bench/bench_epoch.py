@@ -84,7 +84,7 @@ def clustered(config: Config) -> tuple[Graph, Tensor]:
 
 def network(kind: type[ModelT], config: Config, graph: Graph, like: torch.nn.Module) -> ModelT:
     """A model of :mod:`bench.pygas_models` with the sizes and settings of a configuration and the weights of ``like``."""
-    options = {name: getattr(config, name) for name in MODELS[config.model] if name not in ("num_layers", "input")}
+    options = {name: getattr(config, name) for name in MODELS[config.model] if name not in ("num_layers", "first")}
     if config.model == "gcnii":
         options["drop_input"] = False
     assert graph.num_classes is not None

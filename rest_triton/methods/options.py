@@ -315,20 +315,25 @@ def refuse_model(config: Any) -> None:
         )
 
 
-def refuse_first(config: Any) -> None:
-    """Refuse to compute a first layer for neighbours that reads more than a row of aggregated features for each."""
-    if config.first != "exact":
-        return
+def why_cached(config: Any) -> str | None:
+    """Why neighbours' first embedding has to come from a table: more than a row of features is read for each. Else None."""
     if config.model in ATTENDING:
-        raise UserError(
-            f"first is exact, but the first layer of model {config.model} reads the features of all neighbours, those of a "
-            "halo two edges away; give --first cached, or --model gcn, appnp, gcnii or gin"
+        return (
+            f"the first layer of model {config.model} reads the features of all neighbours, those of a halo two edges away; "
+            "give --first cached, or --model gcn, appnp, gcnii or gin"
         )
     if config.model in ("gcn", "gin") and not config.linear and config.drop_input and config.dropout > 0:
-        raise UserError(
-            "first is exact, but drop_input is on: aggregates of dropped features are not computed once; give --first cached "
-            "or --no-drop-input"
+        return (
+            "drop_input is on, and aggregates of dropped features are not computed once; give --first cached or "
+            "--no-drop-input"
         )
+    return None
+
+
+def refuse_first(config: Any) -> None:
+    """Refuse to compute a first embedding for neighbours that reads more than a row of features for each."""
+    if config.first == "exact" and (reason := why_cached(config)) is not None:
+        raise UserError(f"first is exact, but {reason}")
 
 
 def refuse_sparse_first(config: Any) -> None:

@@ -13,7 +13,7 @@ from ..data.sizes import Sizes
 from ..methods.options import OF_NODES, SAINTS
 from ..utils.errors import UserError
 from ..utils.machine import available_memory, device_of, readable
-from .memory import ARRAYS, Array, Run, Tier, When, multiplies_features
+from .memory import ARRAYS, Array, Run, Tier, When, first_embedding, multiplies_features
 
 HOLES = 0.2  # on a CPU: the share of memory that malloc keeps in holes between passes and steps; measured
 LEAST_HIDDEN = 16
@@ -70,6 +70,7 @@ class Plan:
             lines[3] = f"subgraphs of at most {run.rows:,} nodes"
         elif s.base in OF_NODES[1]:
             lines[3] = f"batches of {s.batch_nodes:,} training nodes, layers of {run.rows:,} rows on average"
+        lines += [line for line in [first_embedding(z, s, run.model)] if line is not None]
         wide = max(len(a.name) for a in self.arrays)
         for when, heading in HEADINGS.items():
             lines += ["", f"  {heading}"]

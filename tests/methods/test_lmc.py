@@ -135,6 +135,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "gcnii, directed, far": ("gcnii", dict(directed=True, far=True)),
     "appnp, exact": ("appnp", dict(first="exact")),
     "gcn-linear, exact, directed, far": ("gcn-linear", dict(first="exact", directed=True, far=True)),
+    "gcn, exact": ("gcn", dict(first="exact")),
+    "gin, exact, directed, far": ("gin", dict(first="exact", directed=True, far=True)),
     "gcnii, exact, far": ("gcnii", dict(first="exact", far=True)),
 }
 
@@ -152,9 +154,10 @@ def test_gradient_of_an_epoch_is_that_of_the_full_batch(case: str) -> None:
     assert min(off(sweep(gas, number), truth) for number in (1, 2)) > 0.1
 
 
+@pytest.mark.parametrize("first", ["cached", "exact"])
 @pytest.mark.parametrize("model", MODELS)
-def test_tables_hold_the_gradients_of_aggregates(model: str, aggregate_first: None) -> None:
-    run = noise(frozen(model))
+def test_tables_hold_the_gradients_of_aggregates(model: str, first: str, aggregate_first: None) -> None:
+    run = noise(frozen(model, first=first))
     for number in range(1, sweeps(run) + 1):
         sweep(run, number)
     full = frozen(model, "full")

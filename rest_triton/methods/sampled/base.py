@@ -20,8 +20,8 @@ class SampledMethod(Method):
     """Batches of ``batch_nodes`` training nodes. Every row reads at most ``fanout`` of its neighbours.
 
     Samples depend on (seed, step, row, layer) alone. The first aggregate of a model that reads features is exact: it is
-    computed once for the whole graph. So is that of embeddings that are computed for all neighbours. Batches for refreshes are of all nodes: groups of consecutive ids, ``batch_size`` of
-    them with ``batch_nodes`` nodes.
+    computed once for the whole graph. So is that of first embeddings that are computed for all neighbours. Batches for
+    refreshes are of all nodes: groups of consecutive ids, ``batch_size`` of them with ``batch_nodes`` nodes.
     """
 
     def __init__(self, config: Config, ptr: Tensor, device: str, graph: Graph | None = None) -> None:
