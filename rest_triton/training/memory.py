@@ -81,12 +81,22 @@ def multiplies_features(s: Config) -> bool:
     return s.base != "sgc" and model_named(s.model).sparse_features
 
 
-def first_embedding(z: Sizes, s: Config, model: Family) -> str | None:
+def first_rows(z: Sizes, s: Config) -> tuple[int, int, bool]:
+    """(bytes of features that a first embedding is computed from, bytes of its row in a table, whether the first layer reads
+    sparse features)."""
+    model = FAMILIES[s.model](z, s)
+    computed = (z.feature_bytes if model.encodes else 4) * z.features
+    if sparse(z, s):
+        computed = -(-8 * ((z.feature_nnz or 0) + z.nodes + 1) // z.nodes)
+    return computed, DTYPES[s.dtype].itemsize * sum(model.tables[:1]), sparse(z, s) and not model.encodes
+
+
+def first_embedding(z: Sizes, s: Config) -> str | None:
     """The bytes that are read for a neighbour's first embedding, by --first; None for a model without a choice."""
-    if s.base in TABLELESS or why_cached(s) is not None or not model.tables or (sparse(z, s) and not model.encodes):
+    computed, table, refused = first_rows(z, s)
+    if s.base in TABLELESS or why_cached(s) is not None or table == 0 or refused:
         return None
-    kind = "features" if model.encodes else "aggregated features"
-    computed, table = (z.feature_bytes if model.encodes else 4) * z.features, DTYPES[s.dtype].itemsize * model.tables[0]
+    kind = "features" if FAMILIES[s.model](z, s).encodes else "aggregated features"
     less = "computed" if computed <= table else "read from a table"
     return (
         f"neighbours' first embedding: {'computed' if s.first == 'exact' else 'read from a table'}; a row takes "

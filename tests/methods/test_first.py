@@ -182,6 +182,31 @@ def test_same_losses_wherever_the_tables_are(method: str) -> None:
     assert far.losses(4) == losses and len(set(losses)) == 4
 
 
+@pytest.mark.parametrize(
+    ("model", "options", "first"),
+    [
+        ("gcn", {}, "exact"),  # 12 features, rows of 16 columns
+        ("gcn", dict(hidden_channels=11), "cached"),
+        ("gcn", dict(hidden_channels=12), "exact"),
+        ("gcn", dict(hidden_channels=23, dtype="bfloat16"), "cached"),
+        ("gcnii", {}, "exact"),
+        ("appnp", {}, "cached"),  # rows of 5 classes
+        ("gat", {}, "cached"),
+        ("gcn-norm", {}, "cached"),  # which drops features
+        ("gcn", dict(num_layers=1), "cached"),
+        ("gcn", dict(method="vrgcn"), "exact"),
+        ("gcn", dict(method="sage"), "cached"),
+    ],
+)
+def test_auto_reads_fewer_bytes(model: str, options: dict[str, Any], first: str) -> None:
+    """And the plan knows what a run will do."""
+    run = Run(model, first="auto", **options)
+    assert run.trainer.config.first == first and run.engine.inputs.exact_first == (first == "exact")
+    sizes = Sizes(nodes=NODES, edges=1000, features=FEATURES, classes=CLASSES, name="small", prepared=True)
+    assert plan(sizes, run.config).settings.first == first and run.config.first == "auto"
+    run.step()
+
+
 class Own(HistoryGNN):
     """A model whose first layer propagates, or reads its neighbourhood."""
 
@@ -207,6 +232,7 @@ def test_own_models() -> None:
         found.append(gradients(run))
     for ours, theirs in zip(*found, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+    Run(Own(True), first="auto").step()
     run = Run(Own(True), first="exact")
     with pytest.raises(UserError, match=r"first layer reads features of neighbours by ctx.* give --first cached, or"):
         run.step()
@@ -221,3 +247,7 @@ def test_sparse_features_are_refused() -> None:
     plan(wide, Config(dataset="wide", first="exact", model="gcnii"))
     with pytest.raises(UserError, match=said):
         Run("gcn", first="exact", x=SparseRows.from_dense(torch.eye(NODES, 300)))
+    auto = Config(dataset="wide", first="auto", hidden_channels=4000)
+    assert plan(wide, auto).settings.first == "cached" and plan(wide, auto.changed(model="gcnii")).settings.first == "exact"
+    run = Run("gcn", first="auto", x=SparseRows.from_dense(torch.eye(NODES, 300)))
+    assert not run.engine.inputs.exact_first and run.losses(2)

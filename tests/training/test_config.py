@@ -158,7 +158,7 @@ LIMITS: list[tuple[dict[str, Any], str]] = [
     (dict(method="lmc-coded+rest", model="gin"), "method is lmc-coded+rest, but layers of model gin have a ReLU inside, "
                                                  "which incomplete sums get wrong; give --method lmc+rest, or"),
     (dict(method="graphfm", model="gat"), "method is graphfm, but model gat does not sum over neighbours; give"),
-    (dict(first="cache"), "first is 'cache': did you mean 'cached'? known are: cached, exact"),
+    (dict(first="cache"), "first is 'cache': did you mean 'cached'? known are: auto, cached, exact"),
     (dict(model="gat", first="exact"), "first is exact, but the first layer of model gat reads the features of all "
                                        "neighbours, those of a halo two edges away; give --first cached, or --model"),
     (dict(model="gin", first="exact", drop_input=True, dropout=0.1), "first is exact, but drop_input is on, and aggregates "

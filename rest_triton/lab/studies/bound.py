@@ -139,7 +139,7 @@ def measure(run: Run) -> None:
     config, folder = run.config, run.folder
     batches: list[dict[str, Any]] = []
     with last_state(config, folder) as trainer:
-        loaded, exact_first = trainer.loaded, config.first == "exact"
+        loaded, exact_first = trainer.loaded, trainer.config.first == "exact"
         known = constants(trainer.model, loaded.adj, directed=bool(loaded.graph.directed), exact_first=exact_first)
         near, loss = neighbourhoods(loaded.adj), partial(mean_loss, loaded.graph, device=trainer.device)
         for batch, error in gradient_errors(trainer.engine, trainer.method.cover()[:MOST], loss, trainer.step):
