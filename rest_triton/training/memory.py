@@ -382,10 +382,13 @@ def _step(run: Run) -> Iterator[Array]:
         ends = sum(a + b for (a, b), count in zip(pairwise(fields), edges, strict=True) if count)
         size = 12 * (sum(edges) + ends)
         yield Array("samples", run.here, size, f"{sum(edges):,} edges: nodes, columns, rows; pointers and scales", "step")
-    refresh = 4 * refreshed * (model.kept if run.s.gradient_frequency else 3 * max(model.tables, default=0))
-    refresh += 4 * run.around(refreshed) * model.outside * (run.s.first == "exact" and run.tables != [])
-    yield Array("a refresh", run.here, refresh, f"{refreshed:,} rows", "step")
     widest = max(model.tables, default=0)
+    refresh = refreshed * (model.kept if run.s.gradient_frequency else 3 * widest)
+    if run.s.first == "exact":  # first embeddings around them, while they are computed, and when they are read
+        beside = run.around(refreshed)
+        refresh = max(refresh + beside * widest, refreshed * widest + beside * (_row(run.z, run.s) + 2 * widest))
+        refresh *= run.tables + run.gradients != []  # else nothing is refreshed
+    yield Array("a refresh", run.here, 4 * refresh, f"{refreshed:,} rows", "step")
     pushed = run.halo * (run.s.base == "graphfm" and run.s.push_momentum > 0)
     first = (model.tables[0] if model.encodes else run.z.features) * bool(model.tables)
     push = 4 * pushed * (2 * widest + max(widest, first))

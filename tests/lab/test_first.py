@@ -31,11 +31,12 @@ def test_cases_and_what_they_are_compared_with() -> None:
 
 
 def test_two_layers_have_exact_gradients(flags: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without dropout and BatchNorm, the batches' gradients have no bias: what is measured is at most its error."""
+    """Without dropout and BatchNorm. A bias is left, as batches differ in the number of their training nodes."""
     monkeypatch.setattr(runner, "_train_apart", lambda run, command, log: runner._train(run.config, command))
     plain: list[Any] = ["--dropout", "0", "--no-batch-norm", "--epochs", "2", "--num-layers", "2", "--only", "2-gas-"]
     command.main(["first", *flags, "--quick", *plain])
     with open("out/results.csv") as file:
         rows = {row["first"]: row for row in csv.DictReader(file)}
     assert list(rows) == ["cached", "exact"] and rows["exact"]["history_error"] == ""
-    assert float(rows["exact"]["bias"]) < 0.1 < float(rows["exact"]["noise"]) and float(rows["cached"]["bias"]) > 0.1
+    exact, cached = (float(rows[first]["bias"]) for first in ("exact", "cached"))
+    assert 2 * exact < cached and float(rows["exact"]["noise"]) > 0, (exact, cached)
