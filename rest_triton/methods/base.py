@@ -103,7 +103,7 @@ class Method(ABC):
 
     def first_table(self, model: HistoryGNN) -> int:
         """The first layer with its input in a table. Features and recomputed embeddings have no table."""
-        return int(not model.encodes or self.config.input == "exact")
+        return int(not model.encodes) + (self.config.first == "exact")
 
     def aggregate(self, ctx: Context, **mix: Any) -> Tensor:
         """[R, D]: ``(1 - alpha) * A h + alpha * residual``, where h is the input of the context's layer."""

@@ -54,7 +54,8 @@ class Inputs:
         history_dropout: whether rows of a halo have the dropout of the batch's rows, in training.
         first_table: the layer with its input in the first table. The inputs of earlier layers are exact.
         encodes: whether the model encodes features before its first layer.
-        exact_input: whether forwards compute the halo's encoded features, with gradients, instead of reading a table.
+        exact_first: whether forwards compute the halo's rows of the first embedding instead of reading a table: encoded
+            features, or the output of the first layer.
     """
 
     adj: Adjacency
@@ -65,7 +66,7 @@ class Inputs:
     history_dropout: bool = False
     first_table: int = 0
     encodes: bool = True
-    exact_input: bool = False
+    exact_first: bool = False
     statistics: Resource = field(default_factory=lambda: Resource("running statistics"))
     _aggregated: Tensor | None = field(default=None, repr=False)
     _outside: Tensor | None = field(default=None, repr=False)
@@ -74,6 +75,11 @@ class Inputs:
     @property
     def device(self) -> torch.device:
         return self.features.rows.device
+
+    @property
+    def recomputed(self) -> int | None:
+        """The layer with its input computed for the halo, too; None if it has a table."""
+        return int(not self.encodes) if self.exact_first else None
 
     def number(self, layer: int) -> int | None:
         """The number of the table with the input of a layer, None if it has none."""

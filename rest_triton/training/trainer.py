@@ -13,12 +13,14 @@ from torch import Tensor
 
 from ..config import Config
 from ..data.clusters import ClusterData
+from ..data.features import SparseRows
 from ..history.age import ages, mean_age
 from ..history.history import INPUT, History
 from ..kernels._hash import mix64
 from ..methods.engine import Engine
 from ..methods.loss import Loss
-from ..methods.registry import method_for, refresh_for
+from ..methods.options import settled
+from ..methods.registry import METHODS, method_for, refresh_for
 from ..nn import HistoryGNN, build, model_named, parameter_groups
 from ..sampling.batch import Batch
 from ..utils.dtypes import DTYPES
@@ -73,14 +75,14 @@ class Trainer:
         self, config: Config, loaded: ClusterData, model: type[HistoryGNN] | None = None, folder: Path | None = None,
         history: Callable[..., History] = History,
     ) -> None:  # fmt: skip
-        self.config, self.loaded, self.device = config, loaded, torch.device(config.device)
-        graph = loaded.graph
+        self.loaded, self.device, graph = loaded, torch.device(config.device), loaded.graph
         assert graph.num_classes is not None
         torch.manual_seed(config.seed)  # for the weights; nothing else uses torch's generator
-        kind = model_named(config.model) if model is None else model
-        self.method = method_for(config, loaded.ptr, config.device, graph)
-        shape = config if self.method.layers is None else config.changed(num_layers=self.method.layers)
+        kind, layers = model_named(config.model) if model is None else model, METHODS[config.base].layers
+        shape = config if layers is None else config.changed(num_layers=layers)
         self.model = build(kind, loaded.x.shape[1], graph.num_classes, shape).to(self.device)
+        self.config = config = self._settled(config, own=model is not None)
+        self.method = method_for(config, loaded.ptr, config.device, graph)
         self.refresh = refresh_for(config, self.method)
         kinds = self.method.tables(self.model)
         place: dict[str, Any] = dict(place=config.history, fingerprint=loaded.fingerprint) if kinds else {}
@@ -99,6 +101,13 @@ class Trainer:
         self.ahead = self.method.ahead and config.device == "cpu" and torch.get_num_threads() >= AHEAD_THREADS
         self.step = 0  # updates of the weights
         self.clock = Clock()
+
+    def _settled(self, config: Config, own: bool) -> Config:
+        """The configuration with ``first`` settled. Models of one's own have a table, unless exact is asked for."""
+        x, encodes = self.loaded.x, self.model.encodes
+        features = -(-x.nbytes // max(1, x.shape[0])) if encodes else 4 * x.shape[1]
+        row = 0 if own else DTYPES[config.dtype].itemsize * sum(self.model.history_dims[:1])
+        return settled(config, features, row, sparse=isinstance(x, SparseRows) and not encodes)
 
     def _optimizer(self) -> torch.optim.Optimizer:
         c = self.config
