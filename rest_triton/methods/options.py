@@ -191,8 +191,8 @@ class SubgraphOptions:
     )
     walk_length: int = option(2, "saint-walk: steps of a walk", least=1, group="method", only=("base", ("saint-walk",)))
     coverage: float = option(
-        25.0, "saint: how often subgraphs hold a node, on average, before training, to count nodes and edges", least=1,
-        group="method", only=("base", SAINTS),
+        25.0, "saint: how often subgraphs hold a node, on average, before training, to count nodes and edges; 0: no weights",
+        least=0, group="method", only=("base", SAINTS),
     )  # fmt: skip
 
 

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 from torch import Tensor
 
+from rest_triton.methods.engine import Engine
 from rest_triton.methods.options import BASES, TABLELESS
 from rest_triton.predict import predict
+from rest_triton.sampling.batch import Batch
 from rest_triton.training import run as session
 from rest_triton.training.trainer import Trainer
 
@@ -62,14 +64,14 @@ def test_a_run_that_was_killed_is_the_same_run(
     steps = len(Trainer(config, data.loaded, folder=tmp_path / "count").method.batches(1))
 
     def work(say: Callable[[bytes], Any]) -> None:
-        update = Trainer.update
+        train = Engine.train
 
-        def dying(trainer: Trainer, *batches: Any) -> list[Tensor]:
-            if trainer.step == 2 * steps + min(1, steps - 1):
+        def dying(engine: Engine, batch: Batch, step: int, *rest: Any, **more: Any) -> Tensor | None:
+            if step == 2 * steps + min(2, steps):
                 os.kill(os.getpid(), signal.SIGKILL)
-            return update(trainer, *batches)
+            return train(engine, batch, step, *rest, **more)
 
-        Trainer.update = dying  # type: ignore[method-assign]
+        Engine.train = dying  # type: ignore[method-assign]
         go_on(config, data, tmp_path / "killed")
 
     child = Child(work)

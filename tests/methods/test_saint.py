@@ -8,6 +8,7 @@ from torch import Tensor
 
 from rest_triton.config import Config
 from rest_triton.kernels._hash import mix64
+from rest_triton.methods.baselines.cluster_gcn import subgraph
 from rest_triton.methods.baselines.saint import COUNTED, SAINT, NodeSAINT
 from rest_triton.ops import debug, history_spmm
 from rest_triton.sampling.batch import Batch
@@ -171,20 +172,39 @@ def test_aggregates_and_loss_are_unbiased(method: str, directed: bool) -> None:
     assert not unbiased(plain @ of_nodes, of_nodes.sum(0) / training.sum())
 
 
+@pytest.mark.parametrize("coverage", [25.0, 0.0])
 @pytest.mark.parametrize("model", MODELS)
-def test_a_sampler_that_returns_everyone_is_full_batch_training(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sampler_that_returns_everyone_is_full_batch_training(
+    model: str, coverage: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(NodeSAINT, "sample", lambda self, generator: torch.arange(NODES))
-    run, saint = made("saint-node", model, edge_dropout=0.2)
-    assert saint.adj.edge_weight is not None and bool((saint.adj.edge_weight == 1).all()) and len(saint.batches(1)) == 1
+    run, saint = made("saint-node", model, edge_dropout=0.2, coverage=coverage)
+    assert len(saint.batches(1)) == 1
+    if coverage:
+        assert saint.adj.edge_weight is not None and bool((saint.adj.edge_weight == 1).all())
     full = Run(model, method="full", edge_dropout=0.2)
     torch.testing.assert_close(run.losses(6), full.losses(6), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_without_weights_a_batch_is_that_of_cluster_gcn(method: str) -> None:
+    """The subgraph is normalised by the degrees inside, and the loss is the mean of its training nodes."""
+    run, saint = made(method, coverage=0.0)
+    batch = saint.prepare(run.engine, saint.batches(1)[0], 1)
+    other = subgraph(run.engine, Batch(NODES, nodes=batch.rows))
+    assert batch.weight is None and batch.closed and batch.adj is not None and other.adj is not None
+    assert torch.equal(batch.adj.row_scale, other.adj.row_scale) and batch.adj.edge_weight is None
+    assert not torch.equal(batch.adj.row_scale, run.engine.inputs.adj.row_scale)
+    sizes = [len(batch) for epoch in range(1, 6) for batch in saint.batches(epoch)]
+    assert len(saint.batches(1)) == pytest.approx(NODES / (sum(sizes) / len(sizes)), abs=1.5)
+
+
+@pytest.mark.parametrize("coverage", [25.0, 0.0])
 @pytest.mark.parametrize("model", MODELS)
-def test_nodes_outside_have_no_effect(model: str) -> None:
+def test_nodes_outside_have_no_effect(model: str, coverage: float) -> None:
     found = []
     for poisoned in (False, True):
-        run, saint = made("saint-walk", model)
+        run, saint = made("saint-walk", model, coverage=coverage)
         batch = saint.prepare(run.engine, saint.batches(1)[0], 1)
         outside = torch.ones(NODES, dtype=torch.bool)
         outside[batch.rows] = False
@@ -211,10 +231,11 @@ def test_subgraphs_depend_on_seed_epoch_and_number(method: str) -> None:
     assert sorted(node for batch in saint.cover() for node in batch.rows.tolist()) == list(range(NODES))
 
 
+@pytest.mark.parametrize("coverage", [50.0, 0.0])
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("model", ["gcn", "appnp", "gcnii"])
-def test_it_learns_and_is_evaluated_exactly(model: str, method: str) -> None:
-    run, _ = made(method, model, dropout=0.0, lr=0.05, subgraph_nodes=100, coverage=50.0)
+def test_it_learns_and_is_evaluated_exactly(model: str, method: str, coverage: float) -> None:
+    run, _ = made(method, model, dropout=0.0, lr=0.05, subgraph_nodes=100, coverage=coverage)
     losses = run.losses(60)
     assert sum(losses[-9:]) < 0.9 * sum(losses[:9]) and run.history.all_tables == []
     full = Run(model, method="full", dropout=0.0)
@@ -238,7 +259,7 @@ def test_what_is_refused(method: str) -> None:
         (dict(model="gat"), f"method is {method}, but model gat does not sum over neighbours; give --method gas, or"),
         (dict(subgraph_nodes=0), "subgraph_nodes is 0; it must be at least 1"),
         (dict(walk_length=0), "walk_length is 0; it must be at least 1"),
-        (dict(coverage=0.5), "coverage is 0.5; it must be at least 1"),
+        (dict(coverage=-0.5), "coverage is -0.5; it must be at least 0"),
     ):
         with pytest.raises(UserError) as refusal:
             Config(**(dict(dataset="cora", method=method) | options))

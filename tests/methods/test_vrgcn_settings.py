@@ -1,68 +1,27 @@
 """VR-GCN beside its steps: runs that were killed, planned memory, refusals."""
 
-import os
-import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
 import pytest
-from torch import Tensor
 
 from rest_triton.config import Config
 from rest_triton.data.sizes import Sizes
-from rest_triton.predict import predict
 from rest_triton.sampling.batch import Batch
 from rest_triton.training import memory
-from rest_triton.training import run as session
 from rest_triton.training.plan import plan
 from rest_triton.training.trainer import Trainer
 from rest_triton.utils.errors import UserError
 
 from ..training.data import NODES, settings, small
-from ..training.resuming import Data, newest, same, state_in
-from ..training.test_killed import Child, go_on
 from .test_vrgcn import MODELS, vrgcn
 
 
 @pytest.fixture(autouse=True)
 def on_one_thread(threads: Callable[[int], None]) -> None:
     threads(1)
-
-
-# Resumed runs.
-
-
-@pytest.mark.parametrize("method", ["vrgcn", "vrgcn+rest"])
-@pytest.mark.parametrize(("model", "place"), [("gcn", "device"), ("appnp", "disk"), ("gcnii", "device")])
-def test_a_run_that_was_killed_is_the_same_run(
-    method: str, model: str, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(session, "write_report", lambda path: None)
-    (tmp_path / "data").mkdir()
-    data = Data.make(tmp_path / "data")
-    config = data.config(model=model, history=place, epochs=4, method=method, batch_nodes=15, fanout="2")
-    data.run(config, tmp_path / "whole")
-
-    def work(say: Callable[[bytes], Any]) -> None:
-        update = Trainer.update
-
-        def dying(trainer: Trainer, *batches: Any) -> list[Tensor]:
-            if trainer.step == 7:  # in the third epoch of three steps
-                os.kill(os.getpid(), signal.SIGKILL)
-            return update(trainer, *batches)
-
-        Trainer.update = dying  # type: ignore[method-assign]
-        go_on(config, data, tmp_path / "killed")
-
-    child = Child(work)
-    assert child.wait() == b"" and os.WIFSIGNALED(child.end(kill=False))
-    assert newest(tmp_path / "killed").stem == "epoch-000002"
-    go_on(config, data, tmp_path / "killed")
-    whole, killed = state_in(tmp_path / "whole"), state_in(tmp_path / "killed")
-    assert same(whole, killed) and len(whole["tables"]) > 0
-    assert set(predict(newest(tmp_path / "killed"), config)[1]) == {"train", "val", "test"}
 
 
 # Memory.

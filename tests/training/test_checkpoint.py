@@ -8,6 +8,8 @@ import pytest
 import torch
 
 from rest_triton.config import RENAMED, Config
+from rest_triton.methods.engine import Engine
+from rest_triton.sampling.batch import Batch
 from rest_triton.training import checkpoint
 from rest_triton.training import run as session
 from rest_triton.training.trainer import Trainer
@@ -112,14 +114,14 @@ def test_with_everything_that_keeps_count(tmp_path: Path) -> None:
 
 def stop_in(epoch: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Interrupt the run after the first batch of an epoch."""
-    real = Trainer.update
+    real = Engine.train
 
-    def update(trainer: Trainer, *arguments: Any) -> Any:
-        if trainer.step == 3 * (epoch - 1) + 1:
+    def train(engine: Engine, batch: Batch, step: int, *rest: Any, **more: Any) -> Any:
+        if step == 3 * (epoch - 1) + 2:
             raise KeyboardInterrupt
-        return real(trainer, *arguments)
+        return real(engine, batch, step, *rest, **more)
 
-    monkeypatch.setattr(Trainer, "update", update)
+    monkeypatch.setattr(Engine, "train", train)
 
 
 @pytest.mark.parametrize(

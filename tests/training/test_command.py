@@ -20,8 +20,8 @@ from rest_triton import train as command_line
 from rest_triton.config import Config
 from rest_triton.data.datasets import load
 from rest_triton.data.partition import partition
+from rest_triton.methods.engine import Engine
 from rest_triton.nn import Context, HistoryGNN
-from rest_triton.training.trainer import Trainer
 
 from .commands import FEW, SMALL, Result, flags, folder_in, here, metrics, refusal, run, side_by_side, summary, write_graph
 
@@ -270,7 +270,7 @@ def test_a_defect_of_ours_keeps_its_traceback(cwd: Path, monkeypatch: pytest.Mon
     def wrong(*_: Any) -> None:
         raise ValueError("an argument of an internal function")
 
-    monkeypatch.setattr(Trainer, "update", wrong)
+    monkeypatch.setattr(Engine, "train", wrong)
     with pytest.raises(ValueError, match="an argument of an internal function"):
         here(command_line.main, *flags("--run-dir", "defect"), cwd=cwd)
 

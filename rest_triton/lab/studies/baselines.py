@@ -6,7 +6,7 @@ subgraph as many nodes, as a batch of clusters has on average.
 
 from typing import Any
 
-from ...methods.options import LAYERWISE, SAINTS, TABLELESS
+from ...methods.options import LAYERWISE, SAINTS
 from ..pictures import along, draw
 from ..results import columns
 from ..study import FULL, FULL_EPOCHS, Base, Cases, Labels, Study
@@ -15,7 +15,7 @@ HISTORIES = ("gas", "lmc", "graphfm")
 
 
 def _sizes(base: Base) -> dict[str, dict[str, Any]]:
-    """The size of a batch of each method without tables."""
+    """The size of a batch of each method without tables. GraphSAINT's are there with and without its weights."""
     c = base.config
     share = c.batch_size / c.num_parts
     nodes = dict(batch_nodes=max(1, -(-base.training * c.batch_size // c.num_parts)))
@@ -24,6 +24,7 @@ def _sizes(base: Base) -> dict[str, dict[str, Any]]:
     found |= {name: nodes | base.default(layer_nodes=max(1, round(base.nodes * share))) for name in LAYERWISE}
     for name in SAINTS:
         found[name] = base.default(subgraph_nodes=max(1, round(base.nodes * share / drawn[name])))
+        found[f"{name}, no weights"] = found[name] | dict(coverage=0.0)
     return found
 
 
@@ -32,7 +33,7 @@ def _cases(base: Base) -> Cases:
     for model, own in base.models().items():
         times = {name: FULL_EPOCHS * getattr(base.config, name) for name in ("epochs", "eval_every", "checkpoint_every")}
         methods: dict[str, dict[str, Any]] = {FULL: dict(method="full") | times}
-        methods |= {name: dict(method=name) | sizes[name] for name in TABLELESS if name in sizes}
+        methods |= {name: dict(method=name.partition(",")[0]) | own for name, own in sizes.items()}
         for name in HISTORIES:
             methods |= {f"{name}{form}": dict(method=f"{name}{form}") for form in ("", "+rest", "+rest-is")}
         for name, settings in methods.items():

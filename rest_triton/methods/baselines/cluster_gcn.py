@@ -29,9 +29,13 @@ class ClusterGCN(GAS):
         return {}
 
     def prepare(self, engine: Engine, batch: Batch, step: int, *, draw: int = 0, refreshing: bool = False) -> Batch:
-        adj, maps = engine.inputs.adj, engine.maps[engine.streams.current]
-        with maps.enter(batch) as position:
-            return replace(batch, adj=renormalised(adj, batch.rows, position), closed=True)
+        return subgraph(engine, batch)
+
+
+def subgraph(engine: Engine, batch: Batch) -> Batch:
+    """The batch without the edges that leave it, normalised anew."""
+    with engine.maps[engine.streams.current].enter(batch) as position:
+        return replace(batch, adj=renormalised(engine.inputs.adj, batch.rows, position), closed=True)
 
 
 def renormalised(adj: Adjacency, rows: Tensor, position: Tensor) -> Adjacency:

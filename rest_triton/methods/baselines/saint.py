@@ -16,8 +16,10 @@ from ...ops import Adjacency, edges_inside
 from ...sampling.batch import Batch, Lazy
 from ..base import Method
 from ..engine import Engine
+from .cluster_gcn import subgraph
 
 COUNTED, DRAWN = 0x5A17, 0xD2A3  # make the draws of counting and of training differ
+TRIED = 8  # subgraphs that are drawn for their mean size, where none are counted
 
 
 class SAINT(Method):
@@ -26,6 +28,9 @@ class SAINT(Method):
     Before training, subgraphs are drawn until they hold each node ``coverage`` times on average. With the counts C of nodes
     and edges in K of them, an edge from u to v weighs ``C_v / C_vu`` times as much as in the graph, and the loss of a node
     ``K / (C_v n)`` for n training nodes. So aggregates and loss are those of the whole graph on average.
+
+    With ``coverage`` 0 there are no weights: the subgraph is normalised anew, and its loss is a mean, as in Cluster-GCN. The
+    weights of rare edges are large, and so is the variance of what they make unbiased.
 
     An epoch has as many subgraphs as hold all nodes once. Evaluation is of the whole graph.
     """
@@ -37,6 +42,7 @@ class SAINT(Method):
         if graph is None or graph.train_mask is None or not graph.train_mask.any():
             raise ValueError(f"{config.base} weighs training nodes: make it with a graph that has some")
         super().__init__(config, ptr, device, graph)
+        self.weight: Tensor | None = None
         self.num_nodes, self.training = graph.num_nodes, torch.nonzero(graph.train_mask).squeeze(1)
         others = graph.without_self_loops()
         self.rowptr, self.col = others.rowptr, others.col
@@ -47,8 +53,14 @@ class SAINT(Method):
 
     def bind(self, adj: Adjacency, x: Tensor | SparseRows) -> Tensor | SparseRows:
         """Count nodes and edges in subgraphs, and weigh them."""
+        self.adj, self.weight = adj, None
+        self.degrees = adj.rowptr[1:].cpu().double()  # cumulated
+        if self.config.coverage == 0:
+            self.size = (
+                sum(self._nodes(mix64(self.config.seed + COUNTED) + count).numel() for count in range(TRIED)) // TRIED
+            )
+            return x
         edges = Adjacency(adj.rowptr.cpu(), adj.col.cpu(), _checked=True)
-        self.degrees = edges.rowptr[1:].double()  # cumulated
         position = torch.full((self.num_nodes,), -1, dtype=torch.int32)
         of_node, of_edge = torch.zeros(self.num_nodes), torch.zeros(edges.num_edges)
         count = held = 0
@@ -85,10 +97,11 @@ class SAINT(Method):
 
     def draw(self, seed: int) -> Batch:
         nodes = self._nodes(seed)
-        return Batch(self.num_nodes, nodes=nodes, closed=True, weight=self.weight[nodes]).on(self.device)
+        weight = None if self.weight is None else self.weight[nodes]
+        return Batch(self.num_nodes, nodes=nodes, closed=True, weight=weight).on(self.device)
 
     def prepare(self, engine: Engine, batch: Batch, step: int, *, draw: int = 0, refreshing: bool = False) -> Batch:
-        return replace(batch, adj=self.adj)
+        return subgraph(engine, batch) if self.weight is None else replace(batch, adj=self.adj)
 
     def cover(self) -> Sequence[Batch]:
         return self.refresh_batches(1, 0).epoch(0)
