@@ -33,6 +33,19 @@ def test_host_memory_as_measured(tmp_path: Path) -> None:
     assert planned == pytest.approx(took, rel=0.15)
 
 
+def test_results_of_all_nodes_are_not_held(tmp_path: Path) -> None:
+    """With many classes: the peak is below results of all nodes and the arrays that are there in any case."""
+    name = "synthetic:nodes=250000,edges=500000,features=16,classes=500"
+    flags = ["--recipe", "none", "--partition", "random", "--epochs", "1", "--max-steps", "1", "--device", "cpu"]
+    few = ["--hidden-channels", "16", "--num-parts", "100", "--batch-size", "1"]
+    done = run("-m", "rest_triton.train", "--dataset", name, *flags, *few, cwd=tmp_path)
+    took = summary(folder_in(done, tmp_path))["memory"]
+    planned = plan(sizes_of(name, tmp_path), Settings(hidden_channels=16, num_parts=100, batch_size=1))
+    assert planned.total("host") == pytest.approx(took, rel=0.15)
+    held = sum(a.nbytes for a in planned.arrays if (a.tier, a.when) == ("host", "held"))
+    assert took < held + 4 * 250_000 * 500
+
+
 def test_sparse_features_as_measured(tmp_path: Path) -> None:
     """The peak of a run is far below the dense features alone, and near the plan, which says how features are kept."""
     nodes, width, each = 40_000, 20_000, 10

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from ...config import Config
-from ...data.features import SparseRows
 from ...data.graph import Graph
 from ...kernels._hash import mix64
+from ...nn.features import NodeRows
 from ...nn.model import HistoryGNN
 from ...ops import Adjacency, edges_inside
 from ...sampling.batch import Batch, Lazy
@@ -44,7 +44,7 @@ class SAINT(Method):
     def sample(self, generator: torch.Generator) -> Tensor:
         """int64[R]: nodes of a subgraph, with repetitions."""
 
-    def bind(self, adj: Adjacency, x: Tensor | SparseRows) -> Tensor | SparseRows:
+    def bind(self, adj: Adjacency, x: NodeRows) -> NodeRows:
         """Count nodes and edges in subgraphs, and weigh them."""
         edges = Adjacency(adj.rowptr.cpu(), adj.col.cpu(), _checked=True)
         self.degrees = edges.rowptr[1:].double()  # cumulated
