@@ -1,13 +1,14 @@
 """Tables that are written once and then only read: features, and their aggregate."""
 
 import json
+import mmap
+import warnings
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -78,8 +79,16 @@ class Storage:
                     checksum, at = zlib.crc32(data, checksum), at + len(rows)
                     file.write(data)
             write_whole(about, json.dumps(wanted | {"crc": checksum}).encode())
-        bits = np.memmap(path, np.uint8, "c") if path.stat().st_size else np.empty(0, np.uint8)  # changes stay in memory
-        return torch.from_numpy(bits).view(self.dtype).view(shape)
+        return _mapped(path, self.dtype).view(shape)
+
+
+def _mapped(path: Path, dtype: torch.dtype) -> Tensor:
+    """A file as a tensor that must not be written. The system counts no memory for such a map, however large it is."""
+    if path.stat().st_size == 0:
+        return torch.empty(0, dtype=dtype)
+    with open(path, "rb") as file, warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # torch has no tensors that are read-only
+        return torch.frombuffer(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ), dtype=dtype)
 
 
 def narrow(rows: Tensor, dtype: torch.dtype, name: str, first: int) -> Tensor:

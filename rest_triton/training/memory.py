@@ -240,9 +240,12 @@ class Run:
         return round((n - min(rows, n)) * -expm1(-self.share * self.z.edges / n * rows / n))
 
     def nbytes(self, table: Table) -> int:
-        """The bytes of a table's rows. Torch allocates pinned memory in powers of two."""
-        size = (table.rows or self.z.nodes) * table.width * DTYPES[table.dtype].itemsize
-        return 1 << (size - 1).bit_length() if table.place == "pinned" and self.here == "GPU" else size
+        """The bytes of a table's rows."""
+        return self.allocated((table.rows or self.z.nodes) * table.width * DTYPES[table.dtype].itemsize, table.place)
+
+    def allocated(self, size: int, place: str) -> int:
+        """The bytes of an array. Torch allocates pinned memory in powers of two."""
+        return 1 << (size - 1).bit_length() if place == "pinned" and self.here == "GPU" and size > 0 else size
 
 
 def tables(s: Config, model: Family) -> list[Table]:
@@ -272,8 +275,9 @@ def _graph(run: Run) -> Iterator[Array]:
     yield Array("graph", run.here, size, "CSR with self-loops, scales" + ", reverse with edge names" * run.reversed)
     bits = 8 * min(z.feature_bytes, DTYPES[run.s.feature_dtype].itemsize)
     form = f"CSR of {z.feature_nnz:,} nonzeros" if run.sparse else f"{bits} bits"
-    yield Array("features", run.place, run.features, f"[{n:,}, {z.features}], {form}")
+    yield Array("features", run.place, run.allocated(run.features, run.s.features), f"[{n:,}, {z.features}], {form}")
     aggregated = DTYPES[run.s.feature_dtype].itemsize * n * z.features * run.model.aggregates_first
+    aggregated = run.allocated(aggregated, run.s.features)
     yield Array("aggregated features", run.place, aggregated, f"the first layer's, computed once, {run.s.feature_dtype}")
     yield Array("labels", "host", run.labels + 8 * n, "labels, masks, order of nodes")
     yield Array("ids of batches", run.here, 8 * n * (1 + (run.refreshed > 0)), "int64, of an epoch and of refreshes")
@@ -337,8 +341,8 @@ def _exact(run: Run) -> Iterator[Array]:
         rows, why = TIERS[table.place](run)[0], f"{len(run.scratch)} of float32, layers in turn"
         yield Array("scratch tables", rows, sum(map(run.nbytes, run.scratch)), why, "exact")
     if run.fetches and model.aggregates_first:
-        rows = 2 * PIECE_ROWS + run.around(PIECE_ROWS)
-        yield Array("rows to aggregate", run.here, 4 * rows * run.z.features, "of a piece of the features", "exact")
+        read = 4 * (2 * PIECE_ROWS + run.around(PIECE_ROWS)) * run.z.features
+        yield Array("rows to aggregate", run.here, read, "of a piece of the features", "exact")
     piece = 4 * CHUNK_ROWS[run.s.device] * (model.piece + model.piece_edges * run.z.edges // n)
     yield Array("a piece", run.here, piece, "its rows in one layer", "exact")
     yield Array("rows multiplied first", run.here, 4 * n * model.everywhere * run.direct, "[N, classes]", "exact")

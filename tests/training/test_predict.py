@@ -76,7 +76,7 @@ def test_rows_are_in_the_order_of_the_data_set(
     graph, said = graphs["one"], scores_in(predicted["one"])
     with np.load(cwd / "one_predicted.npz") as found:
         prediction = found["prediction"]
-    assert prediction.dtype == np.int64 and prediction.shape == (NODES,)
+    assert prediction.dtype == np.int32 and prediction.shape == (NODES,)
     assert len(np.unique(prediction)) == CLASSES  # or any order would do
     for part in ("train", "val", "test"):
         chosen = graph[f"{part}_mask"] & (graph["y"] >= 0)
