@@ -7,6 +7,8 @@ A line for each target says whether it holds:
     graphfm, lmc-coded     what their extra rows and edges cost by :mod:`bench.work`, and 15 %
     vrgcn, refresh         time per edge that aggregates read at most 1.5 times that of GAS; a forward's edges are counted
     pipelines              at least 3 times as long as ours
+
+What REST and REST-IS add to each method has no target.
 """
 
 from collections.abc import Callable
@@ -157,6 +159,19 @@ def bench_methods(bench: Bench, batch_size: int) -> None:
             f"{'':18}{name}: {read.rows:,} rows, {read.sampled:,} sampled edges, {read.everything:,} of all neighbours; "
             f"per sampled edge alone {best[name] / read.sampled / per_edge:.2f} of gas"
         )
+
+
+@pytest.mark.parametrize("method", ["gas", *OF_CLUSTERS, *SAMPLED, "mvs"])
+def bench_refreshes(bench: Bench, method: str) -> None:
+    """Epochs with REST and with REST-IS against the method's own, 5 of 80 clusters."""
+    config = config_of(bench, 5, method)
+    loaded = load_data(config)
+    forms = {method: config} | {f"{method}{form}": config.changed(method=method + form) for form in ("+rest", "+rest-is")}
+    if method == "lmc":
+        forms["lmc+rest, both ways"] = config.changed(method="lmc+rest", gradient_frequency=1)
+    forms.setdefault("gas", config_of(bench, 5, "gas"))
+    runs: dict[str, Callable[[], object]] = {name: epochs(Trainer(c, loaded)) for name, c in forms.items()}
+    bench.in_turn("refreshes", f"{method}: {case_of(config)}", runs, rounds=4)
 
 
 @pytest.mark.parametrize("batch_size", [40, 5])

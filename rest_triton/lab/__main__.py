@@ -5,6 +5,7 @@ python -m rest_triton.lab regimes --dataset graph.npz --quick --plan    # print 
 """
 
 import argparse
+import os
 import re
 import shlex
 import sys
@@ -17,6 +18,7 @@ from ..config import Config, add_flags, parse_flags
 from ..data.clusters import load_graph
 from ..data.sizes import sizes_of
 from ..training.logger import InUse
+from ..training.trainer import PROCESSOR_TIME
 from ..utils.errors import UserError, did_you_mean, is_users
 from ..utils.malloc import keep_freed_memory
 from ..utils.progress import notice, progress
@@ -25,7 +27,7 @@ from .runner import diverged, execute, finished
 from .studies import STUDIES
 from .study import Base, Run, Study, base_for, planned
 
-OWN = ("study", "quick", "seeds", "only", "out", "plan")
+OWN = ("study", "quick", "seeds", "only", "out", "plan", "processor_time")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -41,6 +43,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--only", metavar="REGEX", help="only runs with a match in their names")
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="of the study (default: lab/<data set>-<study>)")
     parser.add_argument("--plan", action="store_true", help="print the runs and how many are left, and stop")
+    parser.add_argument(
+        "--processor-time", action="store_true", help="seconds are processor time, which other processes do not change"
+    )
     parser.add_argument("--recipe", metavar="NAME", help="settings to begin with, as for rest_triton.train (default: none)")
     add_flags(parser)
     return parser
@@ -70,6 +75,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(_plan(study, base.config, chosen, left), flush=True)
         if not own["plan"]:
             keep_freed_memory()
+            if own["processor_time"]:
+                os.environ[PROCESSOR_TIME] = "1"  # also for runs in processes of their own
             _study(study, runs, left, out, f"python -m rest_triton.lab {shlex.join(arguments)}")
     except KeyboardInterrupt:
         parser.exit(130, "\ninterrupted; repeat the command to go on\n")

@@ -1,6 +1,7 @@
 """The training of one model: steps, epochs, evaluation and the state for checkpoints."""
 
 import math
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -30,21 +31,26 @@ from .metrics import Scores
 from .staleness import compared, exact_engine, mean_distance, table_staleness
 
 PHASES = ("data", "refresh", "train", "evaluation")
+PROCESSOR_TIME = "REST_TRITON_PROCESSOR_TIME"  # a variable of the environment
 
 
 class Clock:
-    """Seconds by phase, measured on the host. A GPU may run the work of one phase during the next."""
+    """Seconds by phase, measured on the host. A GPU may run the work of one phase during the next.
+
+    With the variable ``REST_TRITON_PROCESSOR_TIME`` they are processor time: that of all threads of this process.
+    """
 
     def __init__(self) -> None:
         self.seconds = dict.fromkeys(PHASES, 0.0)
+        self.now = time.process_time if os.environ.get(PROCESSOR_TIME) else time.perf_counter
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        begin = time.perf_counter()
+        begin = self.now()
         try:
             yield
         finally:
-            self.seconds[name] += time.perf_counter() - begin
+            self.seconds[name] += self.now() - begin
 
 
 def _stored(x: Reordered, storage: Storage, device: torch.device) -> Features:

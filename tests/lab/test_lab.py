@@ -12,7 +12,9 @@ import pytest
 
 from rest_triton.lab import __main__ as command
 from rest_triton.lab import runner
+from rest_triton.methods.engine import Engine
 from rest_triton.training.logger import claimed
+from rest_triton.training.trainer import PROCESSOR_TIME
 
 from ..training.commands import refusal
 
@@ -86,6 +88,17 @@ def test_a_process_of_its_own(flags: list[str]) -> None:
     command.main(["accumulation", *flags, "--epochs", "1", "--only", "^gas-s"])
     assert int(rows()["gas-s0"]["memory"]) > 2**20
     assert "seed 0: best validation" in Path("out/runs/gas-s0/log.txt").read_text()
+
+
+def test_processor_time_does_not_count_waiting(flags: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each step sleeps for a tenth of a second."""
+    monkeypatch.setenv(PROCESSOR_TIME, "")
+    step = Engine.train
+    monkeypatch.setattr(Engine, "train", lambda *given, **more: (time.sleep(0.1), step(*given, **more))[1])
+    for number, more in enumerate([[], ["--processor-time"]]):
+        command.main(["error", *flags, *more, "--epochs", "2", "--only", "^gas-s", "--out", f"out{number}"])
+        times = json.loads(Path(f"out{number}/runs/gas-s0/metrics.jsonl").read_text().splitlines()[-1])["time"]
+        assert (sum(times.values()) > 0.1) == (number == 0)
 
 
 @pytest.mark.parametrize(("code", "message"), [(130, "repeat the command"), (3, "ended with exit code 3;")])

@@ -16,7 +16,6 @@ from rest_triton.utils.errors import UserError
 from ..history.runs import Run, disk, same_results
 from ..training.data import settings, small
 from .caches import CACHE, MODELS, stamps
-from .killed import killed_and_whole
 
 
 @pytest.mark.parametrize(
@@ -32,16 +31,6 @@ def test_tables_anywhere_give_the_same_bits(model: str, method: str, dtype: str,
         other = Run(model, **options, **where)
         assert other.losses(12) == losses and same_results(expected, other)
         other.trainer.close()
-
-
-@pytest.mark.parametrize(("model", "place"), [("gcn", "device"), ("appnp", "disk"), ("gcnii", "device")])
-def test_a_run_that_was_killed_is_the_same_run(
-    model: str, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    killed_and_whole(tmp_path, monkeypatch, **CACHE | dict(method="refresh+rest", model=model, history=place))
-    if place == "disk":
-        (tmp_path / "bounded").mkdir()
-        killed_and_whole(tmp_path / "bounded", monkeypatch, **CACHE | dict(model=model, history=place, cache_rows=9))
 
 
 @pytest.mark.parametrize("given", ["cached", "exact"])

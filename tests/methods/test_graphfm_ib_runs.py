@@ -17,7 +17,6 @@ from rest_triton.utils.errors import UserError
 
 from ..history.runs import Run, disk, same_results
 from ..training.data import settings, small
-from .killed import killed_and_whole
 from .test_graphfm_ib import IB, MODELS, averages
 
 
@@ -50,13 +49,6 @@ def test_the_age_is_that_of_averages() -> None:
     assert trainer.epoch(1)["age"] > 0
     stamp = trainer.history.kinds[AGGREGATE][0].stamp
     assert float(trainer._age()) == pytest.approx(float((trainer.step - stamp[stamp >= 0]).double().mean()))
-
-
-@pytest.mark.parametrize(("model", "place"), [("gcn", "device"), ("appnp", "disk"), ("gcnii", "device")])
-def test_a_run_that_was_killed_is_the_same_run(
-    model: str, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    killed_and_whole(tmp_path, monkeypatch, **IB | dict(method="graphfm-ib+rest", model=model, history=place))
 
 
 @pytest.mark.parametrize("given", ["cached", "exact"])

@@ -1,7 +1,5 @@
 """LMC: its gradient is that of the full batch, once its tables are up to date; REST renews them in both directions."""
 
-import os
-import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,17 +14,13 @@ from rest_triton.history.history import GRADIENT
 from rest_triton.methods.base import Method
 from rest_triton.methods.options import GRADIENTS
 from rest_triton.nn import Context, HistoryGNN
-from rest_triton.predict import predict
 from rest_triton.sampling.batch import Batch
-from rest_triton.training import run as session
 from rest_triton.training.plan import plan
 from rest_triton.training.trainer import Trainer
 from rest_triton.utils.errors import UserError
 
 from ..history.runs import CLASSES, NODES, Run, disk, same_results
 from ..training.data import gradients, settings, small
-from ..training.resuming import Data, newest, same, state_in
-from ..training.test_killed import Child, go_on
 
 MODELS = ["gcn", "appnp", "gcnii"]
 BIDIRECTIONAL: dict[str, Any] = dict(method="lmc+rest", frequency=3, gradient_frequency=2)
@@ -243,36 +237,6 @@ def test_same_losses_wherever_the_tables_are(model: str, directed: bool, tmp_pat
             other = Run(model, **options, **where)
             assert other.losses(5) == losses and same_results(expected, other)
             other.trainer.close()
-
-
-@pytest.mark.parametrize(("model", "place"), [("gcn", "device"), ("appnp", "disk"), ("gcnii", "device")])
-def test_a_run_that_was_killed_is_the_same_run(
-    model: str, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(session, "write_report", lambda path: None)
-    (tmp_path / "data").mkdir()
-    data = Data.make(tmp_path / "data")
-    config = data.config(model=model, history=place, epochs=4, **BIDIRECTIONAL)
-    data.run(config, tmp_path / "whole")
-
-    def work(say: Callable[[bytes], Any]) -> None:
-        update = Trainer.update
-
-        def dying(trainer: Trainer, *batches: Any) -> list[Tensor]:
-            if trainer.step == 7:  # in the third epoch of three steps
-                os.kill(os.getpid(), signal.SIGKILL)
-            return update(trainer, *batches)
-
-        Trainer.update = dying  # type: ignore[method-assign]
-        go_on(config, data, tmp_path / "killed")
-
-    child = Child(work)
-    assert child.wait() == b"" and os.WIFSIGNALED(child.end(kill=False))
-    assert newest(tmp_path / "killed").stem == "epoch-000002"
-    go_on(config, data, tmp_path / "killed")
-    whole, killed = state_in(tmp_path / "whole"), state_in(tmp_path / "killed")
-    assert same(whole, killed) and len(whole["tables"]) > 0
-    assert set(predict(newest(tmp_path / "killed"), config)[1]) == {"train", "val", "test"}
 
 
 @pytest.mark.parametrize("model", [*MODELS, "gin"])

@@ -1,30 +1,23 @@
 """LMC as published: its tables in any format and place, refreshes that renew them, and runs that go on."""
 
-import os
-import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from rest_triton.data.sizes import Sizes
 from rest_triton.history.history import GRADIENT, INPUT
 from rest_triton.methods.coded_context import CodedContext
 from rest_triton.nn import Context
 from rest_triton.ops import history_spmm_definition
-from rest_triton.predict import predict
 from rest_triton.sampling.batch import node_batch
-from rest_triton.training import run as session
 from rest_triton.training.plan import plan
 from rest_triton.training.trainer import Trainer
 
 from ..history.runs import CLASSES, NODES, Run, disk, same_results
 from ..training.data import settings, small
-from ..training.resuming import Data, newest, same, state_in
-from ..training.test_killed import Child, go_on
 from .test_lmc import CPU, MODELS, full_gradient, noise, off, sweep, sweeps
 
 EXACT: dict[str, Any] = dict(method="lmc-coded", beta=0.0, dropout=0.0)
@@ -69,36 +62,6 @@ def test_same_losses_wherever_the_tables_are(model: str, directed: bool, tmp_pat
             other = Run(model, **options, **where)
             assert other.losses(5) == losses and same_results(expected, other)
             other.trainer.close()
-
-
-@pytest.mark.parametrize(("model", "place"), [("gcn", "device"), ("appnp", "disk"), ("gcnii", "device")])
-def test_a_run_that_was_killed_is_the_same_run(
-    model: str, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(session, "write_report", lambda path: None)
-    (tmp_path / "data").mkdir()
-    data = Data.make(tmp_path / "data")
-    config = data.config(model=model, history=place, epochs=4, **BIDIRECTIONAL)
-    data.run(config, tmp_path / "whole")
-
-    def work(say: Callable[[bytes], Any]) -> None:
-        update = Trainer.update
-
-        def dying(trainer: Trainer, *batches: Any) -> list[Tensor]:
-            if trainer.step == 7:  # in the third epoch of three steps
-                os.kill(os.getpid(), signal.SIGKILL)
-            return update(trainer, *batches)
-
-        Trainer.update = dying  # type: ignore[method-assign]
-        go_on(config, data, tmp_path / "killed")
-
-    child = Child(work)
-    assert child.wait() == b"" and os.WIFSIGNALED(child.end(kill=False))
-    assert newest(tmp_path / "killed").stem == "epoch-000002"
-    go_on(config, data, tmp_path / "killed")
-    whole, killed = state_in(tmp_path / "whole"), state_in(tmp_path / "killed")
-    assert same(whole, killed) and len(whole["tables"]) > 0
-    assert set(predict(newest(tmp_path / "killed"), config)[1]) == {"train", "val", "test"}
 
 
 @pytest.mark.parametrize("model", MODELS)

@@ -2,11 +2,13 @@
 
 import io
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import redirect_stderr, redirect_stdout
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,13 @@ def run(*arguments: str, cwd: Path) -> Result:
     return subprocess.run(
         [sys.executable, *arguments], cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120
     )
+
+
+def begun(*arguments: str, cwd: Path) -> subprocess.Popen[str]:
+    """``python`` with these arguments, to be interrupted. It does not ignore SIGINT as a background process does."""
+    heeding = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    pipes: dict[str, Any] = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen([sys.executable, *arguments], cwd=cwd, preexec_fn=heeding, **pipes)
 
 
 def here(main: Callable[..., Any], *arguments: str, cwd: Path, **more: Any) -> Result:

@@ -1,8 +1,6 @@
 """The other commands in a process."""
 
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -10,7 +8,7 @@ import pytest
 
 from rest_triton.prepare import main
 
-from .commands import here
+from .commands import begun, here
 
 SMALL = "synthetic:nodes=1500,edges=12000,features=16,classes=4"
 
@@ -45,9 +43,7 @@ def test_errors_without_traceback(arguments: list[str], message: str, tmp_path: 
 def test_ctrl_c(tmp_path: Path) -> None:
     """An interrupt after the graph is prepared, before the clusters are: no traceback, and the graph stays."""
     command = ["rest_triton.prepare", "--dataset", "synthetic:nodes=60000,edges=4000000,features=2", "--num-parts", "40"]
-    child = subprocess.Popen(
-        [sys.executable, "-m", *command], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    child = begun("-m", *command, cwd=tmp_path)
     folder = tmp_path / "data" / "partitions"
     deadline = time.monotonic() + 60
     while not folder.exists():

@@ -2,8 +2,6 @@
 
 import shutil
 import signal
-import subprocess
-import sys
 import time
 import zipfile
 from collections.abc import Iterator
@@ -19,7 +17,7 @@ from rest_triton import train as command_line
 from rest_triton.config import MODELS, Config
 from rest_triton.training import run as session
 
-from .commands import FEW, SMALL, here, metrics, refusal, run, summary
+from .commands import FEW, SMALL, begun, here, metrics, refusal, run, summary
 
 Capture = pytest.CaptureFixture[str]
 COMMON = ["--dataset", SMALL, *FEW, "--epochs", "3"]
@@ -180,8 +178,7 @@ def test_a_run_of_version_0_1(tmp_path: Path) -> None:
 
 
 def test_ctrl_c(finished: Path) -> None:
-    command = [sys.executable, "-m", "rest_triton.train", *COMMON, "--epochs", "5000", "--run-dir", "long"]
-    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    child = begun("-m", "rest_triton.train", *COMMON, "--epochs", "5000", "--run-dir", "long", cwd=finished)
     checkpoints = finished / "long" / "checkpoints"
     deadline = time.monotonic() + 120
     while len(list(checkpoints.glob("epoch-*.pt"))) < 2:
