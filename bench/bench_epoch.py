@@ -32,11 +32,11 @@ ModelT = TypeVar("ModelT", bound=Any)
 
 PARTS = 80
 # The settings of PyGAS's runs on arxiv for GCN and GCNII, but for one width and one number of clusters; it has none for
-# APPNP. ``input: exact``: as in PyGAS, what is made of features alone is computed anew for the halo at every step.
+# APPNP. ``first: exact``: as in PyGAS, what is made of features alone is computed anew for the halo at every step.
 MODELS: dict[str, dict[str, Any]] = {
     "gcn": dict(num_layers=3, batch_norm=True, dropout=0.5),
-    "appnp": dict(num_layers=5, alpha=0.1, dropout=0.5, input="exact"),
-    "gcnii": dict(num_layers=4, alpha=0.2, theta=0.5, batch_norm=True, dropout=0.3, input="exact"),
+    "appnp": dict(num_layers=5, alpha=0.1, dropout=0.5, first="exact"),
+    "gcnii": dict(num_layers=4, alpha=0.2, theta=0.5, batch_norm=True, dropout=0.3, first="exact"),
 }
 PYGAS_MODELS: dict[str, Any] = {"gcn": pygas_models.GCN, "appnp": pygas_models.APPNP, "gcnii": pygas_models.GCNII}
 THEIRS = "PyGAS's pipeline"
@@ -61,7 +61,7 @@ def variants_of(model: str) -> dict[str, dict[str, Any]]:
         found |= {f"REST, F = {f}": dict(method="gas+rest", frequency=f) for f in (2, 3, 4, 5)}
         found["full batch"] = dict(method="full")
     else:
-        found["input: cached"] = dict(input="cached")
+        found["first: cached"] = dict(first="cached")
     return found
 
 
@@ -84,7 +84,7 @@ def clustered(config: Config) -> tuple[Graph, Tensor]:
 
 def network(kind: type[ModelT], config: Config, graph: Graph, like: torch.nn.Module) -> ModelT:
     """A model of :mod:`bench.pygas_models` with the sizes and settings of a configuration and the weights of ``like``."""
-    options = {name: getattr(config, name) for name in MODELS[config.model] if name not in ("num_layers", "input")}
+    options = {name: getattr(config, name) for name in MODELS[config.model] if name not in ("num_layers", "first")}
     if config.model == "gcnii":
         options["drop_input"] = False
     assert graph.num_classes is not None

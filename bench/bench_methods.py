@@ -50,15 +50,6 @@ def case_of(config: Config) -> str:
     return f"gcn {width}, {config.batch_size} of {config.num_parts} clusters, {Path(config.dataset).stem}"
 
 
-def judge(bench: Bench, what: str, found: float, *, most: float | None = None, least: float | None = None) -> None:
-    """Print and keep a target, and whether it holds."""
-    limit, kind = (most, "at most") if most is not None else (least, "at least")
-    assert limit is not None
-    holds = found <= limit if most is not None else found >= limit
-    bench.lines.append(f"  {'holds' if holds else 'MISSED':>8}  {found:6.2f}  {what}; target: {kind} {limit:.2f}")
-    bench.benchmark.extra_info.setdefault("targets", {})[what] = dict(found=found, limit=limit, kind=kind, holds=holds)
-
-
 @dataclass
 class Reads:
     """The edges that the aggregates of an epoch's forwards read, and the rows that its layers compute.
@@ -133,11 +124,11 @@ def bench_methods(bench: Bench, batch_size: int) -> None:
         held = sum(table.rows.nbytes for table in trainer.history.all_tables)
         bench.lines.append(f"  {held / 2**20:8.0f} MiB of tables: {name}")
 
-    judge(bench, "lmc: epochs of gas", best["lmc"] / best["gas"], most=LMC_MOST)
+    bench.judge("lmc: epochs of gas", best["lmc"] / best["gas"], most=LMC_MOST)
     done, sizes = work_of(gas)
     for name in ("graphfm", "lmc-coded"):
         most = MARGIN * work.bound(done[name], done["gas"], of_gas)
-        judge(bench, f"{name}: epochs of gas", best[name] / best["gas"], most=most)
+        bench.judge(f"{name}: epochs of gas", best[name] / best["gas"], most=most)
         ratios = [f"{getattr(done[name], kind) / getattr(done['gas'], kind):.2f} x {kind}" for kind in vars(work.Work())]
         bench.lines.append(f"{'':18}counted: {', '.join(ratios)}")
     total = {
@@ -154,7 +145,7 @@ def bench_methods(bench: Bench, batch_size: int) -> None:
     for name, read in reads.items():
         both = read.sampled + read.everything
         if name in ("vrgcn", "refresh"):
-            judge(bench, f"{name}: time per edge read, of gas", best[name] / both / per_edge, most=PER_EDGE_MOST)
+            bench.judge(f"{name}: time per edge read, of gas", best[name] / both / per_edge, most=PER_EDGE_MOST)
         bench.lines.append(
             f"{'':18}{name}: {read.rows:,} rows, {read.sampled:,} sampled edges, {read.everything:,} of all neighbours; "
             f"per sampled edge alone {best[name] / read.sampled / per_edge:.2f} of gas"
@@ -186,11 +177,11 @@ def bench_lmc_pipeline(bench: Bench, batch_size: int) -> None:
         model.joint_norm = True
         theirs = LMC(graph, ptr, config.batch_size, model, lr=config.lr, beta=config.beta, score=config.score, fixed=fixed)
         theirs.fill()
-        runs[name] = _epochs(theirs.epoch)
+        runs[name] = one_more(theirs.epoch)
     best = bench.in_turn("methods", f"LMC: {case_of(config)}", runs, rounds=ROUNDS)
     for name in pipelines:
         for method in ours:
-            judge(bench, f"{name}: epochs of {method}", best[name] / best[method], least=PIPELINE_LEAST)
+            bench.judge(f"{name}: epochs of {method}", best[name] / best[method], least=PIPELINE_LEAST)
 
 
 @pytest.mark.parametrize("batch_size", [40, 5])
@@ -201,12 +192,12 @@ def bench_vrgcn_pipeline(bench: Bench, batch_size: int) -> None:
     theirs = VRGCN(graph, config.batch_nodes, model, lr=config.lr, fanout=FANOUT)
     theirs.fill()
     name = "the authors' pipeline"
-    runs: dict[str, Callable[[], object]] = {"vrgcn": epochs(ours), name: _epochs(theirs.epoch)}
+    runs: dict[str, Callable[[], object]] = {"vrgcn": epochs(ours), name: one_more(theirs.epoch)}
     best = bench.in_turn("methods", f"VR-GCN: {case_of(config)}, fan-out {FANOUT}", runs, rounds=ROUNDS)
-    judge(bench, f"{name}: epochs of vrgcn", best[name] / best["vrgcn"], least=PIPELINE_LEAST)
+    bench.judge(f"{name}: epochs of vrgcn", best[name] / best["vrgcn"], least=PIPELINE_LEAST)
 
 
-def _epochs(epoch: Callable[[int], object]) -> Callable[[], object]:
+def one_more(epoch: Callable[[int], object]) -> Callable[[], object]:
     """One more epoch at each call."""
     numbers = iter(range(1, 1 << 30))
     return lambda: epoch(next(numbers))

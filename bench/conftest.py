@@ -28,6 +28,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="synthetic:arxiv",
         help="what whole epochs are measured on, and the ops in the place of arxiv: a data set, or the path of an .npz",
     )
+    parser.addoption(
+        "--peers",
+        metavar="PYTHON",
+        help="the Python of an environment with DGL and PyG, to measure them, too; CONTRIBUTING.md has its packages",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -41,7 +46,11 @@ def bench(request: pytest.FixtureRequest, benchmark: Any, tmp_path_factory: pyte
     tiny = bool(request.config.getoption("benchmark_disable"))
     root = str(tmp_path_factory.getbasetemp()) if tiny else "data"
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return Bench(benchmark, tiny, request.config.getoption("--graph"), root, device, request.config.stash[_LINES])
+    option = request.config.getoption
+    return Bench(
+        benchmark, tiny, option("--graph"), root, device, request.config.stash[_LINES], peers=option("--peers"),
+        keep_freed_memory=option("--keep-freed-memory"),
+    )  # fmt: skip
 
 
 def _machine(config: pytest.Config) -> dict[str, Any]:

@@ -72,7 +72,12 @@ def against(*wanted: Tensor) -> Check:
 
 @dataclass
 class Bench:
-    """The ``bench`` fixture. tiny: small shapes, one round, no torch.compile: only a check that it runs."""
+    """The ``bench`` fixture.
+
+    Args:
+        tiny: small shapes, one round, no torch.compile: only a check that it runs.
+        peers: the Python of an environment with other libraries. keep_freed_memory: whether malloc is set so.
+    """
 
     benchmark: Any
     tiny: bool
@@ -80,6 +85,8 @@ class Bench:
     root: str
     device: torch.device
     lines: list[str] = field(default_factory=list)
+    peers: str | None = None
+    keep_freed_memory: bool = False
 
     def build(self, case: Case) -> tuple[str, Batch]:
         return build(case, tiny=self.tiny, graph=self.graph, root=self.root, device=self.device)
@@ -167,6 +174,14 @@ class Bench:
             self.lines.append(f"  {seconds / best[ours]:6.2f} x  {_shown(seconds)}  {name}{speed}")
         self.lines += [f"  {name}: {why}" for name, why in (left_out or {}).items()]
         return best
+
+    def judge(self, what: str, found: float, *, most: float | None = None, least: float | None = None) -> None:
+        """Print and keep a target, and whether it holds."""
+        limit, kind = (most, "at most") if most is not None else (least, "at least")
+        assert limit is not None
+        holds = found <= limit if most is not None else found >= limit
+        self.lines.append(f"  {'holds' if holds else 'MISSED':>8}  {found:6.2f}  {what}; target: {kind} {limit:.2f}")
+        self.benchmark.extra_info.setdefault("targets", {})[what] = dict(found=found, limit=limit, kind=kind, holds=holds)
 
 
 def _bound(variant: Variant, grad: Tensor | None) -> Callable[[], list[Tensor]]:

@@ -30,6 +30,7 @@ from .methods.options import (
     TableOptions,
     fanouts_of,
     refuse_fanout,
+    refuse_first,
     refuse_gradients,
     refuse_method,
     refuse_model,
@@ -49,7 +50,8 @@ KINDS: dict[type, tuple[str, str]] = {  # the type's name in messages, and the p
 
 GROUPS = ("data", "model", "method", "training", "results")  # of flags, in the order of --help
 MODELS = ("gcn", "appnp", "gcnii", "gat", "gin", "pna")
-RENAMED = {"parts": "num_parts", "per_batch": "batch_size"}  # old names of settings, which are still read from files
+# Old names of settings, which are still read from files.
+RENAMED = {"parts": "num_parts", "per_batch": "batch_size", "input": "first"}
 
 APPNP, GCNII = ("model", ("appnp",)), ("model", ("gcnii",))
 
@@ -154,10 +156,7 @@ class Config(
                 f"features is {self.features} in {self.feature_dtype}, but sgc aggregates them on the device in float32; "
                 "give --features device --feature-dtype float32, or --method full"
             )
-        if self.model == "gcn" and self.input == "exact" and not self.linear:
-            raise UserError(
-                "input is exact, but a GCN without --linear reads features, which are always exact; give --input cached"
-            )
+        refuse_first(self)
 
     @property
     def base(self) -> str:

@@ -118,6 +118,10 @@ class Reordered:
     def dtype(self) -> torch.dtype:
         return torch.float32 if isinstance(self.rows, SparseRows) else self.rows.dtype
 
+    @property
+    def nbytes(self) -> int:
+        return self.shape.numel() * self.dtype.itemsize
+
     def pieces(self) -> Iterator[Tensor]:
         """All rows in order, dense."""
         for ids in self.order.split(PIECE_ROWS):

@@ -5,6 +5,7 @@ A method overrides the hooks in which it differs from GAS. In the order of a ste
     begin(engine, step)            the first fill of the tables; fills: whether it writes all rows, so that they predict
     batches(epoch)                 the batches of an epoch
     prepare(engine, batch, step)   the rows of each layer, where they differ: it samples neighbours
+    ahead                          whether batches and what prepare makes of them depend on seed and step alone
     aggregate(ctx, …)              how a layer reads the neighbours of its rows
     transforms_first(ctx, …)       whether a layer multiplies before it aggregates
     loss(graph, batch, device)     the loss of the batch's result
@@ -54,6 +55,7 @@ class Method(ABC):
     """
 
     scale = 1.0
+    ahead = False
     keeps_inputs = False
     records_late = False
     fills = True
@@ -101,7 +103,7 @@ class Method(ABC):
 
     def first_table(self, model: HistoryGNN) -> int:
         """The first layer with its input in a table. Features and recomputed embeddings have no table."""
-        return int(not model.encodes or self.config.input == "exact")
+        return int(not model.encodes) + (self.config.first == "exact")
 
     def aggregate(self, ctx: Context, **mix: Any) -> Tensor:
         """[R, D]: ``(1 - alpha) * A h + alpha * residual``, where h is the input of the context's layer."""

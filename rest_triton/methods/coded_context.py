@@ -162,16 +162,21 @@ class HaloContext(BeforeActivation):
         )  # fmt: skip
         self.of, self.model, self.num_layers = of, model, of.num_layers
         if model.encodes:
-            self._h0, source = of._halo_h, of.source(0)
-            if self._h0 is None:
+            computed, source = of.first_of_halo(), of.source(0)
+            if computed is not None:
+                self._h0, self._h = computed._h0, computed._h
+            else:
                 assert source is not None
                 self._h0 = of.of_halo(source, of.h0.dtype)
-            self._h = self.dropout(self._h0, model.encoded_dropout)
+                self._h = self.dropout(self._h0, model.encoded_dropout)
 
     def follow(self) -> None:
         """Compute the layer that the batch has just computed."""
         if self.of.layer + 1 == self.num_layers and not torch.is_grad_enabled():
             return  # the result of the halo is needed for its loss alone
+        if self.of.layer + 1 == self.inputs.recomputed and (computed := self.of.first_of_halo()) is not None:
+            self._h = computed._h  # of all its neighbours: nothing is blended
+            return
         assert self.model is not None
         self.enter(self.of.layer)
         with constant(self.model):

@@ -22,6 +22,7 @@ from ..ops import Adjacency
 from ..sampling.batch import Batch, PositionMaps
 from .base import Method
 from .loss import Loss
+from .options import refuse_sparse_first
 
 DEVICE = Storage()
 
@@ -47,10 +48,11 @@ class Engine:
         self.model, self.method, self.history, self.amp = model, method, history, amp
         if not isinstance(x, Features):
             x = Features(x if model.sparse_features else dense(x))
+        if x.sparse and not model.encodes:
+            refuse_sparse_first(method.config)
         self.inputs = Inputs(
             adj, x, history, storage=storage, _aggregated=aggregated, edge_dropout=edge_dropout, seed=seed,
-            first_table=method.first_table(model),
-            encodes=model.encodes, exact_input=model.encodes and method.config.input == "exact",
+            first_table=method.first_table(model), encodes=model.encodes, exact_first=method.config.first == "exact",
             history_dropout=history_dropout,
         )  # fmt: skip
         # Each stream has a pool of its own, so that no stream waits for a map of another.
@@ -103,6 +105,8 @@ class Engine:
         running: normalise by running statistics, with dropout if ``training``.
         backward: also run backward, which writes tables of gradients. Gradients of weights are not computed.
         """
+        if not self.history.all_tables:
+            return
         options: dict[str, Any] = dict(step=step, draw=draw, training=training, running=running)
         options |= dict(refreshing=True, complete=backward or self.method.refreshes_last)
         options |= dict(copies=copies, copies_at=copies_at)
@@ -111,8 +115,7 @@ class Engine:
             prepared = self.method.prepare(self, batch, step, draw=draw, refreshing=True)
             # A training forward on the other stream may update the running statistics at the same time.
             targets = len(prepared) if prepared.counts is None else prepared.counts[-1]
-            few = targets < 2 or self.inputs.exact_input  # a halo may have one row
-            needs_running = running or not training or few
+            needs_running = running or not training or targets < 2
             statistics = snapshot(self.model, self.streams, self.inputs.statistics) if needs_running else None
             with (
                 self._context(prepared, REFRESH, statistics=statistics, **options) as ctx,

@@ -58,7 +58,8 @@ class PushContext(Context):
         self.of, self.model, self.layer, self.num_layers = of, of.model, of.layer, of.num_layers
         self._x = of._input().detach()
         if of.inputs.encodes and of.layer == 0:
-            of.kept["h0 of the halo"] = self.h  # a later layer's rows may take its place
+            computed = of.first_of_halo()  # else a later layer's rows may take its place
+            of.kept["h0 of the halo"] = self.h if computed is None else computed.h0.detach()
 
     @property
     def h(self) -> Tensor:

@@ -10,7 +10,7 @@ With fixed weights and tables that are up to date, the gradients of the batches 
 The published form keeps gradients of embeddings, and computes rows of the halo from a part of their neighbours.
 
 Weights have their gradient from the rows of the batch alone, since Q holds what other rows contribute. So every layer
-aggregates before it multiplies, and rows of the halo that are computed anew (``input: exact``) have no gradient.
+aggregates before it multiplies, and rows of the halo that are computed anew (``first: exact``) have no gradient.
 Otherwise weights would be counted twice, and the width of a table would depend on the batch.
 """
 
@@ -46,7 +46,7 @@ class LMC(GAS):
         self.training_nodes = int(graph.train_mask.sum()) if known else int(ptr[-1])  # type: ignore[union-attr]
 
     def tables(self, model: HistoryGNN) -> dict[str, list[int]]:
-        # Also where the input of layer 0 has no table (input: exact), its aggregate has a gradient.
+        # Also where the first embedding has no table (first: exact), its aggregate has a gradient.
         return super().tables(model) | {GRADIENT: list(model.history_dims)}
 
     def transforms_first(self, ctx: Context, width: int, result: int) -> bool:

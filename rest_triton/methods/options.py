@@ -21,6 +21,7 @@ ATTENDING = ("gat", "pna")  # models that do not sum over neighbours, for which 
 REFRESHES = ("rest", "rest-is")  # these, or one that has tables, a + and one of these
 METHODS = (*BASES, *(f"{base}+{refresh}" for base in BASES if base not in TABLELESS for refresh in REFRESHES))
 AUTO = "auto"
+FIRST = "cached"  # the default of --first; the study ``first`` compares its choices
 
 ABOUT = {  # a line of --help for each
     "gas": "reads neighbours outside of a batch from tables of their last embeddings",
@@ -68,9 +69,10 @@ class MethodOptions:
 class TableOptions:
     """Options of all methods with tables."""
 
-    input: str = option(
-        "cached", "neighbours' encoded features: from a table, or computed in each forward, with gradients",
-        choices=("cached", "exact"), group="method", only=TABLES,
+    first: str = option(
+        FIRST, "neighbours' first embedding, encoded features or the first layer's output: from a table, or computed in "
+        "each forward, with gradients; auto: computed where that reads fewer bytes",
+        choices=("auto", "cached", "exact"), group="method", only=TABLES,
     )  # fmt: skip
     eval_updates_history: bool = option(False, "evaluation writes the tables, as PyGAS does", group="method", only=TABLES)
     history: str = option("device", "place of the tables", choices=("device", "pinned", "disk"), group="method", only=TABLES)
@@ -312,6 +314,50 @@ def refuse_model(config: Any) -> None:
         raise UserError(
             f"method is {config.method}, but layers of model gin have a ReLU inside, which incomplete sums get wrong; give "
             f"--method {config.method.replace('lmc-coded', 'lmc')}, or --model gcn, appnp or gcnii"
+        )
+
+
+def why_cached(config: Any) -> str | None:
+    """Why neighbours' first embedding has to come from a table: more than a row of features is read for each. Else None."""
+    if config.model in ATTENDING:
+        return (
+            f"the first layer of model {config.model} reads the features of all neighbours, those of a halo two edges away; "
+            "give --first cached, or --model gcn, appnp, gcnii or gin"
+        )
+    if config.model in ("gcn", "gin") and not config.linear and config.drop_input and config.dropout > 0:
+        return (
+            "drop_input is on, and aggregates of dropped features are not computed once; give --first cached or "
+            "--no-drop-input"
+        )
+    return None
+
+
+def refuse_first(config: Any) -> None:
+    """Refuse to compute a first embedding for neighbours that reads more than a row of features for each."""
+    if config.first == "exact" and (reason := why_cached(config)) is not None:
+        raise UserError(f"first is exact, but {reason}")
+
+
+def settled(config: Any, features: int, row: int, *, sparse: bool) -> Any:
+    """The configuration with ``first`` cached or exact where it is auto: exact where neither is refused and a row of
+    features takes no more bytes than one of the first table.
+
+    Args:
+        features: bytes of a node's features, as the first embedding reads them. row: bytes of a row of the first table.
+        sparse: whether the first layer reads sparse features.
+    """
+    if config.first != AUTO:
+        return config
+    refused = config.base in TABLELESS or sparse or why_cached(config) is not None
+    return config.changed(first="cached" if refused or features > row else "exact")
+
+
+def refuse_sparse_first(config: Any) -> None:
+    """Refuse to compute a first layer of sparse features for neighbours."""
+    if config.first == "exact":
+        raise UserError(
+            "first is exact, but features are sparse: their aggregate is not kept, and the first layer reads them two edges "
+            "away; give --first cached, or --model appnp or gcnii"
         )
 
 

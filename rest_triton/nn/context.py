@@ -5,7 +5,7 @@ aggregates it over all neighbours. The context reads neighbours' rows from the b
 The training method decides how they are read.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -106,7 +106,9 @@ class Context(BatchRows):
         self._h: Tensor | None = None
         self._h0: Tensor | None = None
         self.kept: dict[str, Tensor] = {}  # for the reader, until the forward ends
-        self._halo_h: Tensor | None = None  # encoded features of the halo, where they are not read from a table
+        self._of_halo: Context | None = None  # by first_of_halo()
+        self.normalised: list[tuple[norms.Moments, bool]] = []  # what each BatchNorm used, and whether it is the batch's
+        self.given: Iterator[tuple[norms.Moments, bool]] | None = None  # to normalise by, in the forward of a halo
         self._recorded = False
         self.late = reader.records_late
         self.unrecorded: list[tuple[int, Batch, Tensor]] = []  # (layer, rows, its input), if rows are recorded late
@@ -117,34 +119,22 @@ class Context(BatchRows):
     def close(self) -> None:
         """Return the position maps and release all rows, after backward."""
         super().close()
+        if self._of_halo is not None:
+            self._of_halo.close()
         # Hooks of a method may hold this context, and its tensors hold the hooks: autograd's part of that cycle is invisible
         # to Python's garbage collector.
-        self._h = self._h0 = self._halo_h = self.differentiable = None
+        self._h = self._h0 = self._of_halo = self.differentiable = self.given = None
         self.kept, self._sources, self.unrecorded = {}, {}, []
 
     # The steps of HistoryGNN.forward.
 
     def begin(self, model: "HistoryGNN") -> None:
-        """Encode features if the model does so, and record or recompute them for neighbours."""
+        """Encode features if the model does so, and record them for neighbours."""
         self.model, self.num_layers, self.feature_dropout = model, model.num_layers, model.feature_dropout
         if not model.encodes:
             return
-        seeds = self._seeds
-        h = model.encode(self._feature_rows(), self)
-        if not self.inputs.exact_input:
-            self.record(0, h)
-        elif not (self.whole_graph or self.batch.closed) and (self.batch.samples is None or self.batch.samples[0] is None):
-            self.block = self.batch.block(0)
-            outside = Batch(self.batch.num_nodes, nodes=self.halo, device=self.halo.device)
-            # As in a refresh, batch statistics are those of its rows, and running statistics stay as they are.
-            halo_ctx = Context(
-                self.inputs, outside, self.maps, self.reader, step=self.step, draw=self.draw, training=self.training,
-                running=self.running, refreshing=True, recording=False, statistics=self.statistics,
-            )  # fmt: skip
-            halo_ctx._seeds, halo_ctx.feature_dropout = seeds, self.feature_dropout  # the same dropout as for the batch
-            with torch.set_grad_enabled(torch.is_grad_enabled() and self.reader.halo_gradient):
-                self._halo_h = model.encode(halo_ctx._feature_rows(), halo_ctx)
-        self._h0 = h
+        h = self._h0 = model.encode(self._feature_rows(), self)
+        self.record(0, h)
         self._h = self.dropout(h, model.encoded_dropout)
         self._input_dropout = model.encoded_dropout, self.last_seed
 
@@ -208,7 +198,7 @@ class Context(BatchRows):
         narrow, wide = weight.shape
         if self.layer == 0 and not self.inputs.encodes:
             return self._probed("first layer", self._propagate_features_linear(weight))
-        possible = narrow < wide and self._halo_rows is None and not self.block.narrows and self.sample is None
+        possible = narrow < wide and not self.block.narrows and self.sample is None
         first = possible and self.reader.transforms_first(self, wide, narrow)
         z = self._transformed_first(weight) if first else F.linear(self.propagate(), weight)
         return self._probed("layer", z)
@@ -285,8 +275,35 @@ class Context(BatchRows):
 
     @property
     def _halo_rows(self) -> Tensor | None:
-        """The halo's rows of the layer's input, if this forward computed them."""
-        return self._halo_h if self.layer == 0 else None
+        """The halo's rows of the layer's input, with dropout, if this forward computes them."""
+        computed = self.first_of_halo() if self.layer == self.inputs.recomputed else None
+        return None if computed is None else computed._h
+
+    def first_of_halo(self) -> "Context | None":
+        """A forward of the halo that ends with its first embedding, ``h``; None if that is read from a table.
+
+        Its dropout is that of the batch, by the same hash of node and column. Its BatchNorms use the statistics that those
+        of the batch have used, as constants. Rows of a halo move no statistics.
+        """
+        layer, batch = self.inputs.recomputed, self.batch
+        if layer is None or layer >= self.num_layers or self.whole_graph or batch.closed:
+            return None
+        if batch.samples is not None and batch.samples[layer] is not None:
+            return None
+        if self._of_halo is None:
+            assert self.model is not None
+            nodes = self._halo_of(batch.block(layer))
+            self._of_halo = of_halo = Context(
+                self.inputs, Batch(batch.num_nodes, nodes=nodes, device=nodes.device), self.maps, self.reader,
+                step=self.step, draw=self.draw, training=self.training, refreshing=self.refreshing, recording=False,
+            )  # fmt: skip
+            of_halo.given = iter(self.normalised)
+            with torch.set_grad_enabled(torch.is_grad_enabled() and self.reader.halo_gradient):
+                of_halo.begin(self.model)
+                if not self.inputs.encodes:
+                    of_halo.enter(0)
+                    of_halo._h = self.model.layer(0, of_halo)
+        return self._of_halo
 
     def neighbourhood(self) -> Tensor:
         """[S + H, D]: the layer's input for all rows of the block's source, then for the halo."""
@@ -297,6 +314,11 @@ class Context(BatchRows):
         return torch.cat([h, self._drop_halo(self._halo_input().to(h.dtype))])
 
     def _refuse_neighbourhood(self) -> None:
+        if self.given is not None:
+            raise UserError(
+                "the first layer reads features of neighbours by ctx.neighbourhood(), and first is exact: those of a halo "
+                "are two edges away; give --first cached, or a first layer that propagates"
+            )
         if torch.is_grad_enabled() and not self.reader.halo_gradient:
             raise UserError(
                 f"the model reads neighbours by ctx.neighbourhood(), and {type(self.reader).__name__.lower()} has gradients "
@@ -324,8 +346,9 @@ class Context(BatchRows):
 
     @property
     def _drops_halo(self) -> bool:
-        """Whether the halo's rows have dropout: that of the layer's input, with the same hash of node and column."""
-        return self.inputs.history_dropout and self.training and self._input_dropout[0] > 0.0
+        """Whether a table's rows have dropout: that of the layer's input, with the same hash of node and column."""
+        wanted = self.inputs.history_dropout and self.training and self._input_dropout[0] > 0.0
+        return wanted and self._halo_rows is None
 
     def _drop_halo(self, rows: Tensor) -> Tensor:
         p, seed = self._input_dropout
@@ -348,8 +371,9 @@ class Context(BatchRows):
         if gradients is not None:
             options |= dict(grad_history=gradients.rows)
         adj, rows, h = self.adj, self.block.rows.rows, self._input() if x is None else x
+        self._prefetch()
         if (computed := self._halo_rows) is not None:
-            computed, position = self._drop_halo(computed), self.position(by_slot=True)
+            position = self.position(by_slot=True)
             if computed.requires_grad:
                 return halo_spmm(adj, rows, self.halo, position, h, computed, **options)
             return self.streams.submit(
@@ -358,7 +382,6 @@ class Context(BatchRows):
         if self.block.narrows:
             options |= dict(x_rows=self.block.source.rows, row_position=self.position(of_result=True))
         source = self.source()
-        self._prefetch()
         position = self.position(by_slot=source is not None and (self._drops_halo or not source.in_place))
         table = None if source is None else source.rows
         if source is not None and self._drops_halo:
@@ -387,7 +410,9 @@ class Context(BatchRows):
     def _transformed_first(self, weight: Tensor) -> Tensor:
         """``A (h W^T)``. The halo's rows are multiplied, too."""
         source, h = self.source(), self._input()
-        if source is None:
+        if (computed := self._halo_rows) is not None:
+            outside = F.linear(computed, weight)
+        elif source is None:
             outside = h.new_empty(0, weight.shape[0])
         else:
 
@@ -488,10 +513,15 @@ class Context(BatchRows):
         """A bias and a BatchNorm as (scale, shift, moments for the gradient)."""
         if norm is None:
             return None, bias, None
+        if self.given is not None:  # a halo is normalised as its batch
+            used, of_batch = next(self.given)
+            return *norms.scale_and_shift(norm, used, bias, of_batch=of_batch)[:2], None
         if self.running or len(h) < 2:  # one row has no variance
             running = norms.running(norm) if self.statistics is None else self.statistics[norm]
+            self.normalised.append((running, False))
             return norms.scale_and_shift(norm, running, bias, of_batch=False)
         moments = norms.batch_moments(h)
+        self.normalised.append((moments, True))
         if not self.refreshing:
             self.streams.submit(
                 self.streams.current,

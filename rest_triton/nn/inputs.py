@@ -31,7 +31,8 @@ class Inputs:
         first_table: the layer with its input in the first table. The inputs of earlier layers are exact.
         encodes: whether the model encodes features before its first layer.
         storage: of the features' aggregate.
-        exact_input: whether forwards compute the halo's encoded features, with gradients, instead of reading a table.
+        exact_first: whether forwards compute the halo's rows of the first embedding instead of reading a table: encoded
+            features, or the output of the first layer.
     """
 
     adj: Adjacency
@@ -42,7 +43,7 @@ class Inputs:
     history_dropout: bool = False
     first_table: int = 0
     encodes: bool = True
-    exact_input: bool = False
+    exact_first: bool = False
     storage: Storage = field(default_factory=Storage)
     statistics: Resource = field(default_factory=lambda: Resource("running statistics"))
     _aggregated: Features | None = field(default=None, repr=False)
@@ -52,6 +53,11 @@ class Inputs:
     @property
     def device(self) -> torch.device:
         return self.adj.rowptr.device
+
+    @property
+    def recomputed(self) -> int | None:
+        """The layer with its input computed for the halo, too; None if it has a table."""
+        return int(not self.encodes) if self.exact_first else None
 
     def number(self, layer: int) -> int | None:
         """The number of the table with the input of a layer, None if it has none."""

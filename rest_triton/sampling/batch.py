@@ -237,7 +237,10 @@ class PositionMaps:
 
     def take(self) -> Tensor:
         """A map without a batch, for the caller alone. The caller restores it before :meth:`give_back`."""
-        return self._free.pop() if self._free else self._new()
+        try:
+            return self._free.pop()  # not after a look at what is free: another thread may take the last one
+        except IndexError:
+            return self._new()
 
     def give_back(self, position: Tensor) -> None:
         self._free.append(position)

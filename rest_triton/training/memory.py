@@ -13,7 +13,7 @@ from typing import Literal
 from ..config import Config
 from ..data.features import PIECE_ROWS, stays_sparse
 from ..data.sizes import Sizes
-from ..methods.options import GRADIENTS, LAYERWISE, SAINTS, SAMPLING, TABLELESS
+from ..methods.options import GRADIENTS, LAYERWISE, SAINTS, SAMPLING, TABLELESS, refuse_sparse_first, why_cached
 from ..nn import model_named
 from ..nn.inference import CHUNK_ROWS
 from ..utils.dtypes import DTYPES
@@ -81,6 +81,30 @@ def multiplies_features(s: Config) -> bool:
     return s.base != "sgc" and model_named(s.model).sparse_features
 
 
+def first_rows(z: Sizes, s: Config) -> tuple[int, int, bool]:
+    """(bytes of features that a first embedding is computed from, bytes of its row in a table, whether the first layer reads
+    sparse features)."""
+    model = FAMILIES[s.model](z, s)
+    widest = DTYPES[s.feature_dtype].itemsize
+    computed = (min(z.feature_bytes, widest) if model.encodes else widest) * z.features
+    if sparse(z, s):
+        computed = -(-8 * ((z.feature_nnz or 0) + z.nodes + 1) // z.nodes)
+    return computed, DTYPES[s.dtype].itemsize * sum(model.tables[:1]), sparse(z, s) and not model.encodes
+
+
+def first_embedding(z: Sizes, s: Config) -> str | None:
+    """The bytes that are read for a neighbour's first embedding, by --first; None for a model without a choice."""
+    computed, table, refused = first_rows(z, s)
+    if s.base in TABLELESS or why_cached(s) is not None or table == 0 or refused:
+        return None
+    kind = "features" if FAMILIES[s.model](z, s).encodes else "aggregated features"
+    less = "computed" if computed <= table else "read from a table"
+    return (
+        f"neighbours' first embedding: {'computed' if s.first == 'exact' else 'read from a table'}; a row takes "
+        f"{computed:,} bytes of {kind} or {table:,} of a table, so fewer bytes are read if it is {less}"
+    )
+
+
 def sparse(z: Sizes, s: Config) -> bool:
     """Whether a run keeps its features sparse."""
     stored = z.feature_nnz is not None and stays_sparse(z.feature_nnz, z.nodes, z.features)
@@ -103,20 +127,23 @@ def _gcn(z: Sizes, s: Config) -> Family:
     if s.linear:  # kept: of each layer the aggregate and the result
         weights, outside = (
             _weights([f, *[h] * (layers + 1), c], s.batch_norm, [h] * layers),
-            (row + h) * (s.input == "exact"),
+            (row + h) * (s.first == "exact"),
         )
         return Family([h] * layers, weights, row + (2 * layers + 3 + twice) * h + 2 * c, piece, outside, encodes=True)
     tables, narrows = [h] * (layers - 1), c if c < h and layers > 1 else 0  # narrow layers multiply the halo's rows first
     kept = (first or f) + (max(0, 2 * layers - 3) + twice + s.batch_norm) * h + 4 * c
     weights = _weights([f, *tables, c], s.batch_norm, tables)
     outside = 0 if s.base in (*GRADIENTS, *SAMPLING) else 2 * narrows  # which aggregate first in training
+    outside += (f + (2 + s.batch_norm) * h) * (
+        s.first == "exact" and layers > 1
+    )  # the first layer's input, result, gradient
     either = h if tables else 0
     return Family(tables, weights, kept, piece + 2 * first, outside + first, either, narrows, aggregates_first=not first)
 
 
 def _appnp(z: Sizes, s: Config) -> Family:
     f, h, c, hidden = z.features, s.hidden_channels, z.classes, [s.hidden_channels] * (s.mlp_layers - 1)
-    start, exact = _row(z, s) + (1 + s.batch_norm) * sum(hidden), s.input == "exact"  # propagations keep nothing
+    start, exact = _row(z, s) + (1 + s.batch_norm) * sum(hidden), s.first == "exact"  # propagations keep nothing
     weights = _weights([f, *hidden, c], s.batch_norm, hidden)
     return Family([c] * s.num_layers, weights, start + 3 * c, 2 * h, (start + c) * exact, 2 * h, encodes=True)
 
@@ -127,7 +154,7 @@ def _gcnii(z: Sizes, s: Config) -> Family:
     weights = _weights([f, h], False, []) + _weights([h, c], s.batch_norm, layers) + len(layers) * (1 + two) * h * h
     row = _row(z, s)
     kept = row + (len(layers) * (2 + two + (s.batch_norm and s.residual)) + 3) * h + c
-    return Family(layers, weights, kept, (3 + (two or s.residual)) * h, (row + h) * (s.input == "exact"), encodes=True)
+    return Family(layers, weights, kept, (3 + (two or s.residual)) * h, (row + h) * (s.first == "exact"), encodes=True)
 
 
 def _gin(z: Sizes, s: Config) -> Family:
@@ -136,7 +163,8 @@ def _gin(z: Sizes, s: Config) -> Family:
     weights = layers + sum(a * h + h + h * b + b for a, b in pairwise([f, *tables, c])) + 2 * h * layers * s.batch_norm
     first = _row(z, s) + 2 * h if sparse(z, s) else 0  # features times W, also of the halo
     kept = (first or 2 * f) + ((3 + s.batch_norm) * layers - 1) * h + 4 * c  # of each layer input, what is between, result
-    return Family(tables, weights, kept, max(2 * (first or f), 3 * h), first, aggregates_first=not first)
+    outside = first + (2 * f + (3 + s.batch_norm) * h) * (s.first == "exact" and layers > 1)
+    return Family(tables, weights, kept, max(2 * (first or f), 3 * h), outside, aggregates_first=not first)
 
 
 def _pna(z: Sizes, s: Config) -> Family:
@@ -169,6 +197,8 @@ class Run:
         n = z.nodes
         self.here: Tier = "GPU" if s.device == "cuda" else "host"
         self.model = FAMILIES[s.model](z, s.changed(num_layers=1) if s.base == "sgc" else s)
+        if sparse(z, s) and not self.model.encodes:
+            refuse_sparse_first(s)
         self.tables = tables(s, self.model)
         self.slots = min(n, s.cache_rows) * (s.base == "refresh")  # of a bounded cache
         self.tables = [replace(table, rows=self.slots) for table in self.tables]
@@ -227,8 +257,8 @@ class Run:
         return rows
 
     def sampled(self, s: Config, layer: int, rows: int) -> float:
-        """The edges of a layer's sample. The first aggregate is exact if it is of features, or of inputs without a table."""
-        exact = layer == 0 and (not self.model.encodes or s.input == "exact")
+        """The edges of a layer's sample, none of features or of inputs that are computed for all neighbours."""
+        exact = layer < (not self.model.encodes) + (s.first == "exact")
         return 0.0 if exact else rows * min(s.fanouts[layer], self.z.edges / self.z.nodes)
 
     def around(self, rows: int) -> int:
@@ -249,8 +279,8 @@ class Run:
 
 
 def tables(s: Config, model: Family) -> list[Table]:
-    """The tables of a run. Methods without tables have none, and encoded features have none if the input is exact."""
-    widths = [] if s.base in TABLELESS else model.tables[s.input == "exact" :]
+    """The tables of a run. Methods without tables have none, and the first embedding has none if it is exact."""
+    widths = [] if s.base in TABLELESS else model.tables[s.first == "exact" :]
     widths = widths[-1:] if s.base == "refresh" else widths
     return [Table(width, s.dtype, s.history) for width in widths]
 
@@ -366,9 +396,13 @@ def _step(run: Run) -> Iterator[Array]:
         ends = sum(a + b for (a, b), count in zip(pairwise(fields), edges, strict=True) if count)
         size = 12 * (sum(edges) + ends)
         yield Array("samples", run.here, size, f"{sum(edges):,} edges: nodes, columns, rows; pointers and scales", "step")
-    refresh = 4 * refreshed * (model.kept if run.s.gradient_frequency else 3 * max(model.tables, default=0))
-    yield Array("a refresh", run.here, refresh, f"{refreshed:,} rows", "step")
     widest = max(model.tables, default=0)
+    refresh = refreshed * (model.kept if run.s.gradient_frequency else 3 * widest)
+    if run.s.first == "exact":  # first embeddings around them, while they are computed, and when they are read
+        beside = run.around(refreshed)
+        refresh = max(refresh + beside * widest, refreshed * widest + beside * (_row(run.z, run.s) + 2 * widest))
+        refresh *= run.tables + run.gradients != []  # else nothing is refreshed
+    yield Array("a refresh", run.here, 4 * refresh, f"{refreshed:,} rows", "step")
     pushed = run.halo * (run.s.base == "graphfm" and run.s.push_momentum > 0)
     first = (model.tables[0] if model.encodes else run.z.features) * bool(model.tables)
     push = 4 * pushed * (2 * widest + max(widest, first))

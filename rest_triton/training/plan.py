@@ -10,10 +10,10 @@ from typing import Any
 from ..config import Config, flag
 from ..data.features import describe
 from ..data.sizes import Sizes
-from ..methods.options import OF_NODES, SAINTS
+from ..methods.options import OF_NODES, SAINTS, settled
 from ..utils.errors import UserError
 from ..utils.machine import available_memory, device_of, readable
-from .memory import ARRAYS, Array, Run, Tier, When, multiplies_features
+from .memory import ARRAYS, Array, Run, Tier, When, first_embedding, first_rows, multiplies_features
 
 HOLES = 0.2  # on a CPU: the share of memory that malloc keeps in holes between passes and steps; measured
 LEAST_HIDDEN = 16
@@ -70,6 +70,7 @@ class Plan:
             lines[3] = f"subgraphs of at most {run.rows:,} nodes"
         elif s.base in OF_NODES[1]:
             lines[3] = f"batches of {s.batch_nodes:,} training nodes, layers of {run.rows:,} rows on average"
+        lines += [line for line in [first_embedding(z, s)] if line is not None]
         wide = max(len(a.name) for a in self.arrays)
         for when, heading in HEADINGS.items():
             lines += ["", f"  {heading}"]
@@ -99,6 +100,8 @@ def plan(sizes: Sizes, settings: Config, limits: Mapping[Tier, int] | None = Non
         if getattr(sizes, what) < 1:
             raise UserError(f"{sizes.name} has {getattr(sizes, what)} {what}; a model needs at least one")
     settings = settings.changed(device=device_of(settings.device, must_exist=False))
+    computed, row, sparse = first_rows(sizes, settings)
+    settings = settled(settings, computed, row, sparse=sparse)
     run = Run(sizes, settings)
     arrays = tuple(array for declare in ARRAYS for array in declare(run) if array.nbytes > 0)
     return Plan(sizes, settings, arrays, {} if limits is None else limits)

@@ -3,8 +3,8 @@
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,23 +14,29 @@ from torch import Tensor
 
 from ..config import Config
 from ..data.clusters import ClusterData
-from ..data.features import Reordered
+from ..data.features import Reordered, SparseRows
 from ..history.age import ages, mean_age
 from ..history.constant import Storage
 from ..history.history import INPUT, History
 from ..kernels._hash import mix64
 from ..methods.engine import Engine
-from ..methods.registry import method_for, refresh_for
+from ..methods.loss import Loss
+from ..methods.options import settled
+from ..methods.registry import METHODS, method_for, refresh_for
 from ..nn import HistoryGNN, build, model_named, parameter_groups
 from ..nn.features import Features
 from ..nn.inference import Inference
 from ..sampling.batch import Batch
 from ..utils.dtypes import DTYPES
+from .ahead import one_ahead
 from .diagnosis import NotFinite, diagnose
 from .metrics import Scores
 from .staleness import compared, exact_engine, mean_distance, table_staleness
 
 PHASES = ("data", "refresh", "train", "evaluation")
+AHEAD_THREADS = 3  # from so many on, a thread prepares the next batch; fewer are busy with this one
+Prepared = tuple[Batch, Loss]
+Show = Callable[[int, int, float | None], None]
 PROCESSOR_TIME = "REST_TRITON_PROCESSOR_TIME"  # a variable of the environment
 
 
@@ -80,14 +86,14 @@ class Trainer:
         self, config: Config, loaded: ClusterData, model: type[HistoryGNN] | None = None, folder: Path | None = None,
         history: Callable[..., History] = History,
     ) -> None:  # fmt: skip
-        self.config, self.loaded, self.device = config, loaded, torch.device(config.device)
-        graph = loaded.graph
+        self.loaded, self.device, graph = loaded, torch.device(config.device), loaded.graph
         assert graph.num_classes is not None
         torch.manual_seed(config.seed)  # for the weights; nothing else uses torch's generator
-        kind = model_named(config.model) if model is None else model
-        self.method = method_for(config, loaded.ptr, config.device, graph)
-        shape = config if self.method.layers is None else config.changed(num_layers=self.method.layers)
+        kind, layers = model_named(config.model) if model is None else model, METHODS[config.base].layers
+        shape = config if layers is None else config.changed(num_layers=layers)
         self.model = build(kind, loaded.x.shape[1], graph.num_classes, shape).to(self.device)
+        self.config = config = self._settled(config, own=model is not None)
+        self.method = method_for(config, loaded.ptr, config.device, graph)
         self.refresh = refresh_for(config, self.method)
         kinds = self.method.tables(self.model)
         place: dict[str, Any] = dict(place=config.history, fingerprint=loaded.fingerprint) if kinds else {}
@@ -105,8 +111,17 @@ class Trainer:
             seed=mix64(config.seed) >> 1, amp=config.amp, history_dropout=config.history_dropout,
         )  # fmt: skip
         self.optimizer = self._optimizer()
+        self.ahead = self.method.ahead and config.device == "cpu" and torch.get_num_threads() >= AHEAD_THREADS
         self.step = 0  # updates of the weights
         self.clock = Clock()
+
+    def _settled(self, config: Config, own: bool) -> Config:
+        """The configuration with ``first`` settled. Models of one's own have a table, unless exact is asked for."""
+        x, encodes = self.loaded.x, self.model.encodes
+        features = DTYPES[config.feature_dtype].itemsize * x.shape[1]
+        features = min(features, -(-x.nbytes // max(1, x.shape[0]))) if encodes else features
+        row = 0 if own else DTYPES[config.dtype].itemsize * sum(self.model.history_dims[:1])
+        return settled(config, features, row, sparse=isinstance(x, SparseRows) and not encodes)
 
     def _optimizer(self) -> torch.optim.Optimizer:
         c = self.config
@@ -120,7 +135,7 @@ class Trainer:
             self.method.begin(self.engine, self.step)
         self.refresh.filled(self.step)
 
-    def epoch(self, number: int, show: Callable[[int, int, float | None], None] | None = None) -> dict[str, Any]:
+    def epoch(self, number: int, show: Show | None = None) -> dict[str, Any]:
         """Train on all batches of epoch ``number``. Returns its record: the mean loss, the mean age of rows and others.
 
         ``clock`` holds the seconds of each phase. Raises NotFinite if a loss is NaN or infinite: on a CPU before the update
@@ -134,10 +149,12 @@ class Trainer:
         age: list[Tensor | float] = []
         batches = self.method.batches(number)
         self.model.train()
-        for first in range(0, len(batches), self.config.accumulate):
-            losses += self.update(batches[first : first + self.config.accumulate], first, len(batches), show)
-            if self.history.all_tables:
-                age.append(self._age())
+        size = self.config.accumulate
+        with closing(self._made(batches)) as made:
+            for first in range(0, len(batches), size):
+                losses += self._update(made, min(size, len(batches) - first), first, len(batches), show)
+                if self.history.all_tables:
+                    age.append(self._age())
         mean = float(torch.stack(losses).mean()) if losses else math.nan
         if losses and not math.isfinite(mean):  # on a GPU losses are not checked per step
             raise NotFinite(self.step, "the losses of this epoch")
@@ -162,19 +179,33 @@ class Trainer:
 
     def update(
         self, batches: Sequence[Batch], first: int = 0, count: int = 1,
-        show: Callable[[int, int, float | None], None] | None = None,
+        show: Show | None = None,
     ) -> list[Tensor]:  # fmt: skip
         """Run one step: refreshes, gradients of one or more batches, and an update of the weights. Returns the losses.
 
         first: the index of the first batch in the epoch. count: the epoch's batches. Both are for ``show``.
         """
-        step, losses = self.step + 1, []
+        made = (self._prepared(batch, self.step + 1) for batch in batches)
+        return self._update(made, len(batches), first, count, show)
+
+    def _made(self, batches: Sequence[Batch]) -> Generator[Prepared]:
+        """Each batch of an epoch as its step needs it. Those of a step are drawn before its first one is computed."""
+        size, step = self.config.accumulate, self.step + 1
+        if self.ahead:
+            return one_ahead(lambda index: self._prepared(batches[index], step + index // size), len(batches))
+        groups = (batches[first : first + size] for first in range(0, len(batches), size))
+        return (self._prepared(batch, step + number) for number, group in enumerate(groups) for batch in group)
+
+    def _prepared(self, batch: Batch, step: int) -> Prepared:
+        return self.method.prepare(self.engine, batch, step), self.method.loss(self.loaded.graph, batch, self.device)
+
+    def _update(self, made: Iterator[Prepared], size: int, first: int, count: int, show: Show | None) -> list[Tensor]:
+        """:meth:`update` with the next ``size`` prepared batches."""
+        step, share, losses = self.step + 1, 1 / size, list[Tensor]()
         self.optimizer.zero_grad()
-        for index, batch in enumerate(batches):
+        for index in range(size):
             with self.clock.phase("data"):
-                loss_of = self.method.loss(self.loaded.graph, batch, self.device)
-                share = 1 / len(batches)
-                batch = self.method.prepare(self.engine, batch, step)
+                batch, loss_of = next(made)
             with self.clock.phase("refresh"):
                 batch, pulled = self.refresh.before(self.engine, batch, step)
             with self.clock.phase("train"):

@@ -93,8 +93,8 @@ def test_edges_that_samples_read(method: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(("found", "word"), [(1.0, "holds"), (2.0, "MISSED")])
 def test_targets_are_printed(found: float, word: str) -> None:
     bench = Bench(FakeBenchmark(), True, "", "", torch.device("cpu"))
-    bench_methods.judge(bench, "a", found, most=1.5)
-    bench_methods.judge(bench, "b", 4.0 - found, least=2.5)
+    bench.judge("a", found, most=1.5)
+    bench.judge("b", 4.0 - found, least=2.5)
     assert [line.split()[0] for line in bench.lines] == [word, word]
     kept = bench.benchmark.extra_info["targets"]
     assert kept["a"] == dict(found=found, limit=1.5, kind="at most", holds=word == "holds")

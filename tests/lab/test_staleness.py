@@ -51,10 +51,10 @@ def test_staleness_of_each_table_is_that_of_its_rows(model: str, given: str) -> 
     """Staleness equals the distance to activations of a forward over the whole graph."""
     if model == "gcn" and given == "exact":
         return
-    trainer = begun(epochs=2, **MODELS[model], input=given)
+    trainer = begun(epochs=2, **MODELS[model], first=given)
     full = begun(**MODELS[model], method="full")
     full.model.load_state_dict(trainer.model.state_dict())
-    exact = Trainer(settings(**MODELS[model], batch_size=8, input=given), small())
+    exact = Trainer(settings(**MODELS[model], batch_size=8, first=given), small())
     exact.model.load_state_dict(trainer.model.state_dict())
     exact.engine.refresh(exact.method.batches(1)[0], 1, training=False)  # one batch of all nodes writes all rows
     found = trainer.evaluate(error=True)

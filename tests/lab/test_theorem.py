@@ -16,7 +16,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "gcn-plain": dict(model="gcn", num_layers=4),
     "gcn-linear": dict(model="gcn", linear=True, batch_norm=True),
     "appnp": dict(model="appnp", num_layers=4),
-    "appnp-exact": dict(model="appnp", num_layers=4, input="exact"),
+    "appnp-exact": dict(model="appnp", num_layers=4, first="exact"),
     "gcnii": dict(model="gcnii", batch_norm=True),
 }
 
@@ -30,7 +30,7 @@ def test_both_sums_are_above_the_error_of_the_results(model: str) -> None:
         trainer.begin()
         moved = torch.randn_like(trainer.history.tables[table].rows)
         trainer.history.tables[table].rows += moved
-        found = constants(trainer.model, adj, directed=False, exact_input=trainer.config.input == "exact")
+        found = constants(trainer.model, adj, directed=False, exact_first=trainer.config.first == "exact")
         near = neighbourhoods(adj)
         for batch, error in gradients_of(trainer):
             sharp, papers = sums(found, error.aggregate, error.farthest, near[batch.rows])

@@ -23,9 +23,9 @@ MODELS: dict[str, dict[str, Any]] = {
     "gcn-linear": dict(model="gcn-linear"),
     "appnp": dict(model="appnp"),
     "gcnii": dict(model="gcnii"),
-    "gcn-linear, exact": dict(model="gcn-linear", input="exact"),
-    "appnp, exact": dict(model="appnp", input="exact"),
-    "gcnii, exact": dict(model="gcnii", input="exact"),
+    "gcn-linear, exact": dict(model="gcn-linear", first="exact"),
+    "appnp, exact": dict(model="appnp", first="exact"),
+    "gcnii, exact": dict(model="gcnii", first="exact"),
 }
 
 
@@ -52,6 +52,7 @@ class PyGAS:
         self.pulled = iter([table.rows[self.nodes[self.own :]].float() for table in run.history.tables])
         self.matrix = dense(run)[batch.rows][:, self.nodes]
         self.numbers, self.recorded = count(1), list[Tensor]()
+        self.drops_first = drops or run.config.first == "exact"  # rows that are computed always have dropout
 
     def drop(self, h: Tensor, *, all_rows: bool = True) -> Tensor:
         p, nodes = self.run.config.dropout, self.nodes[: len(h)]
@@ -82,7 +83,7 @@ class PyGAS:
 
     def first(self, h: Tensor) -> Tensor:
         """Encoded features: the halo's are pulled, or computed."""
-        return h if self.run.config.input == "exact" else self.push_and_pull(h)
+        return h if self.run.config.first == "exact" else self.push_and_pull(h)
 
     def layers(self, model: Any, x: Tensor, layer: Callable[[int, Tensor], Tensor], decode: Any) -> Tensor:
         for number in range(model.num_layers):
@@ -93,7 +94,7 @@ class PyGAS:
 
     def gcn(self, model: Any, x: Tensor) -> Tensor:
         if model.linear:
-            x = self.drop(self.first(model.lins[0](x).relu()), all_rows=self.drops)
+            x = self.drop(self.first(model.lins[0](x).relu()), all_rows=self.drops_first)
 
         def layer(number: int, x: Tensor) -> Tensor:
             conv = model.convs[number]
@@ -107,7 +108,7 @@ class PyGAS:
 
     def gcnii(self, model: Any, x: Tensor) -> Tensor:
         x = self.first(model.lins[0](x).relu())
-        h0, x = x[: self.own], self.drop(x, all_rows=self.drops)
+        h0, x = x[: self.own], self.drop(x, all_rows=self.drops_first)
 
         def layer(number: int, x: Tensor) -> Tensor:
             z = (1 - model.alpha) * (self.matrix @ x) + model.alpha * h0

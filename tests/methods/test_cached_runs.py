@@ -39,7 +39,7 @@ def test_tables_anywhere_give_the_same_bits(model: str, method: str, dtype: str,
 @pytest.mark.parametrize("rows", [0, 30])
 def test_the_plan_counts_the_table(model: str, layers: int, given: str, rows: int) -> None:
     given = given if model in ("appnp", "gcnii") else "cached"
-    config = settings(model=model, dtype="bfloat16", input=given, num_layers=layers, cache_rows=rows, **CACHE)
+    config = settings(model=model, dtype="bfloat16", first=given, num_layers=layers, cache_rows=rows, **CACHE)
     sizes = Sizes(nodes=small().graph.num_nodes, edges=3000, features=12, classes=5, name="small", prepared=True)
     planned = {array.name: array.nbytes for array in plan(sizes, config).arrays}
     trainer = Trainer(config, small())

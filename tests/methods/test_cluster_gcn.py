@@ -5,19 +5,21 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch_geometric.loader import ClusterLoader
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
 from torch_geometric.utils import subgraph
 
+from bench.pyg_cluster import Clusters
 from rest_triton.config import Config
 from rest_triton.data.graph import Graph
 from rest_triton.history.history import History
 from rest_triton.methods.baselines.full import Full
 from rest_triton.methods.engine import Engine
-from rest_triton.ops import debug, history_spmm
+from rest_triton.ops import debug, edges_inside, history_spmm
 from rest_triton.sampling.batch import Batch
 from rest_triton.utils.errors import UserError
 
-from ..history.runs import MODELS, NODES, Run, same_results
+from ..history.runs import MODELS, NODES, PTR, Run, same_results
 
 CLUSTER: dict[str, Any] = dict(method="cluster")
 
@@ -102,6 +104,30 @@ def test_batches_are_of_clusters_and_every_node_is_in_one() -> None:
         ours = [batch.rows.tolist() for batch in run.trainer.method.batches(epoch)]
         assert ours == [batch.rows.tolist() for batch in gas.trainer.method.batches(epoch)]
         assert sorted(node for rows in ours for node in rows) == list(range(NODES))
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+@pytest.mark.parametrize("directed", [False, True])
+def test_batches_are_those_of_pygs_cluster_loader(directed: bool, size: int) -> None:
+    """The same nodes and the same edges between them, for the clusters that PyG draws. The last batch may be smaller."""
+    run = Run("gcn", **CLUSTER, directed=directed)
+    adj, cluster_of = run.data.adj, torch.repeat_interleave(torch.arange(6), PTR.diff())
+    torch.manual_seed(0)
+    drawn = []
+    for theirs in ClusterLoader(Clusters(run.graph, PTR), batch_size=size, shuffle=True):
+        clusters = cluster_of[theirs.n_id].unique().tolist()
+        batch = prepared(run, *clusters)
+        assert batch.rows.tolist() == sorted(theirs.n_id.tolist())
+        position = torch.full((NODES,), -1, dtype=torch.int32)
+        position[batch.rows] = torch.arange(len(batch), dtype=torch.int32)
+        rowptr, edge = edges_inside(adj, batch.rows, position)
+        ours = torch.stack([adj.col[edge].long(), torch.repeat_interleave(batch.rows, rowptr.diff())])
+        ours = ours[:, ours[0] != ours[1]]  # the loops of the normalisation, which PyG's layer adds
+        edges = theirs.n_id[theirs.edge_index]
+        edges = edges[:, edges[0] != edges[1]]
+        assert sorted(ours.T.tolist()) == sorted(edges.T.tolist()) and edges.numel() > 0
+        drawn += clusters
+    assert sorted(drawn) == list(range(6))
 
 
 @pytest.mark.parametrize("model", ["gcn", "appnp", "gcnii"])

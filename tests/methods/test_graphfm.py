@@ -100,7 +100,7 @@ def test_with_momentum_one_tables_do_not_matter(model: str, given: str) -> None:
     """What was in them is nowhere in the halo's rows, nor in the step. Encoded features in a table are not pushed."""
     if model == "gcn" and given == "exact":
         given, model = "exact", "gcn-linear"
-    options: dict[str, Any] = dict(method="graphfm", push_momentum=1.0, input=given)
+    options: dict[str, Any] = dict(method="graphfm", push_momentum=1.0, first=given)
     clean, poisoned = Run(model, **options), Run(model, **options)
     batch = clean.trainer.method.batches(1)[0]
     halo = batch.halo(clean.data.adj)

@@ -75,7 +75,7 @@ def test_with_all_neighbours_averages_are_exact_after_one_visit(model: str, give
     """With frozen weights; and so are the outputs, from the first visit on."""
     if model == "gcn" and given == "exact":
         given = "cached"
-    run = Run(model, **(IB | dict(fanout=str(NODES))), input=given, dropout=0.0)
+    run = Run(model, **(IB | dict(fanout=str(NODES))), first=given, dropout=0.0)
     exact = run.engine.exact()
     for step, nodes in enumerate(EVERYONE.split(25), start=1):
         torch.testing.assert_close(forward(run, nodes, step), exact[nodes], rtol=1e-4, atol=1e-5)

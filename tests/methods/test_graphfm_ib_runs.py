@@ -55,7 +55,7 @@ def test_the_age_is_that_of_averages() -> None:
 @pytest.mark.parametrize("model", [*MODELS, "gin"])
 def test_the_plan_counts_the_tables(model: str, given: str) -> None:
     given = given if model in ("appnp", "gcnii") else "cached"
-    config = settings(model=model, dtype="bfloat16", input=given, **IB)
+    config = settings(model=model, dtype="bfloat16", first=given, **IB)
     sizes = Sizes(nodes=small().graph.num_nodes, edges=3000, features=12, classes=5, name="small", prepared=True)
     planned = {array.name: array.nbytes for array in plan(sizes, config).arrays}
     history = Trainer(config, small()).history

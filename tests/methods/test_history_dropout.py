@@ -150,7 +150,7 @@ def test_forwards_without_dropout_read_rows_as_they_are(training: bool) -> None:
     assert torch.equal(*results) and torch.equal(*tables) != training
 
 
-@pytest.mark.parametrize("method", ["full", "vrgcn", "lmc-coded"])  # the last has dropout of these rows in any case
+@pytest.mark.parametrize("method", ["full", "lmc-coded"])  # the latter has dropout of these rows in any case
 def test_methods_on_which_it_has_no_effect(method: str) -> None:
     said = f"--history-dropout changes nothing: it belongs to method gas or lmc or graphfm or mvs, and method is {method}"
     assert Config(dataset="small", method=method, history_dropout=True).idle(["history_dropout"]) == [said]

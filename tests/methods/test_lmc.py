@@ -68,7 +68,7 @@ def sweep(run: Run, number: int, refresh: bool = False) -> Tensor:
 
 def full_gradient(run: Run) -> Tensor:
     """That of one batch of all nodes, with the weights of a run."""
-    settings = {"input": "cached", "history": "device", "dtype": "float32", "method": "full", "gradient_frequency": 0}
+    settings = {"first": "cached", "history": "device", "dtype": "float32", "method": "full", "gradient_frequency": 0}
     trainer = Trainer(run.config.changed(**settings, frequency=1), run.data)
     trainer.model.load_state_dict(run.model.state_dict())
     batch = trainer.method.batches(1)[0]
@@ -127,9 +127,11 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "gin": ("gin", {}),
     "gcn, directed": ("gcn", dict(directed=True)),
     "gcnii, directed, far": ("gcnii", dict(directed=True, far=True)),
-    "appnp, exact": ("appnp", dict(input="exact")),
-    "gcn-linear, exact, directed, far": ("gcn-linear", dict(input="exact", directed=True, far=True)),
-    "gcnii, exact, far": ("gcnii", dict(input="exact", far=True)),
+    "appnp, exact": ("appnp", dict(first="exact")),
+    "gcn-linear, exact, directed, far": ("gcn-linear", dict(first="exact", directed=True, far=True)),
+    "gcn, exact": ("gcn", dict(first="exact")),
+    "gin, exact, directed, far": ("gin", dict(first="exact", directed=True, far=True)),
+    "gcnii, exact, far": ("gcnii", dict(first="exact", far=True)),
 }
 
 
@@ -146,9 +148,10 @@ def test_gradient_of_an_epoch_is_that_of_the_full_batch(case: str) -> None:
     assert min(off(sweep(gas, number), truth) for number in (1, 2)) > 0.1
 
 
+@pytest.mark.parametrize("first", ["cached", "exact"])
 @pytest.mark.parametrize("model", MODELS)
-def test_tables_hold_the_gradients_of_aggregates(model: str, aggregate_first: None) -> None:
-    run = noise(frozen(model))
+def test_tables_hold_the_gradients_of_aggregates(model: str, first: str, aggregate_first: None) -> None:
+    run = noise(frozen(model, first=first))
     for number in range(1, sweeps(run) + 1):
         sweep(run, number)
     full = frozen(model, "full")
@@ -229,7 +232,7 @@ def test_float16_does_not_underflow(model: str) -> None:
 @pytest.mark.parametrize("directed", [False, True])
 def test_same_losses_wherever_the_tables_are(model: str, directed: bool, tmp_path: Path) -> None:
     for method in (dict(method="lmc"), BIDIRECTIONAL, dict(method="lmc+rest-is")):
-        options = dict(**method, directed=directed, input="exact" if model == "appnp" and directed else "cached")
+        options = dict(**method, directed=directed, first="exact" if model == "appnp" and directed else "cached")
         expected = Run(model, **options)
         losses = expected.losses(5)
         assert len(set(losses)) == 5
@@ -244,7 +247,7 @@ def test_same_losses_wherever_the_tables_are(model: str, directed: bool, tmp_pat
 def test_the_plan_counts_gradient_tables(model: str, given: str) -> None:
     if given == "exact" and model in ("gcn", "gin"):
         given = "cached"
-    config = settings(model=model, method="lmc", dtype="bfloat16", input=given)
+    config = settings(model=model, method="lmc", dtype="bfloat16", first=given)
     sizes = Sizes(nodes=small().graph.num_nodes, edges=3000, features=12, classes=5, name="small", prepared=True)
     planned = {array.name: array.nbytes for array in plan(sizes, config).arrays}
     kinds = Trainer(config, small()).history.kinds

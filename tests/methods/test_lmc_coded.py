@@ -36,9 +36,9 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "gcn-linear": ("gcn-linear", {}),
     "gcn, directed": ("gcn", dict(directed=True)),
     "gcnii, directed, far": ("gcnii", dict(directed=True, far=True)),
-    "appnp, exact": ("appnp", dict(input="exact")),
-    "gcn-linear, exact, directed, far": ("gcn-linear", dict(input="exact", directed=True, far=True)),
-    "gcnii, exact": ("gcnii", dict(input="exact")),
+    "appnp, exact": ("appnp", dict(first="exact")),
+    "gcn-linear, exact, directed, far": ("gcn-linear", dict(first="exact", directed=True, far=True)),
+    "gcnii, exact": ("gcnii", dict(first="exact")),
 }
 
 
@@ -165,7 +165,7 @@ def test_a_step_is_that_of_the_equations(score: str, directed: bool) -> None:
 def test_with_beta_one_and_score_const_no_table_is_read(model: str, given: str) -> None:
     """Bitwise. This is the setting that the authors publish for GCN on arxiv. With score linear tables are read."""
     for score in ("const", "linear"):
-        runs = [Run(model, method="lmc-coded", beta=1.0, score=score, input=given) for _ in range(2)]
+        runs = [Run(model, method="lmc-coded", beta=1.0, score=score, first=given) for _ in range(2)]
         for table in noise(runs[1]).history.all_tables:
             table.rows.mul_(1e3)
         found = [(run.losses(1), gradients(run.model)) for run in runs]

@@ -54,7 +54,7 @@ def test_float16_does_not_underflow(model: str) -> None:
 @pytest.mark.parametrize("directed", [False, True])
 def test_same_losses_wherever_the_tables_are(model: str, directed: bool, tmp_path: Path) -> None:
     for method in (dict(method="lmc-coded"), BIDIRECTIONAL, dict(method="lmc-coded+rest-is", frequency=2)):
-        options = dict(**method, directed=directed, input="exact" if model == "appnp" and directed else "cached")
+        options = dict(**method, directed=directed, first="exact" if model == "appnp" and directed else "cached")
         expected = Run(model, **options)
         losses = expected.losses(5)
         assert len(set(losses)) == 5
@@ -67,7 +67,7 @@ def test_same_losses_wherever_the_tables_are(model: str, directed: bool, tmp_pat
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("given", ["cached", "exact"])
 def test_the_plan_counts_its_tables(model: str, given: str) -> None:
-    config = settings(model=model, method="lmc-coded", dtype="bfloat16", input="cached" if model == "gcn" else given)
+    config = settings(model=model, method="lmc-coded", dtype="bfloat16", first="cached" if model == "gcn" else given)
     sizes = Sizes(nodes=small().graph.num_nodes, edges=3000, features=12, classes=CLASSES, name="small", prepared=True)
     planned = {array.name: array.nbytes for array in plan(sizes, config).arrays}
     kinds = Trainer(config, small()).history.kinds

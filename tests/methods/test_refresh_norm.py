@@ -16,7 +16,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "gcn": dict(model="gcn-norm"),
     "gcn-linear": dict(model="gcn-linear", batch_norm=True),
     "appnp": dict(model="appnp", batch_norm=True),
-    "appnp, exact": dict(model="appnp", batch_norm=True, input="exact"),
+    "appnp, exact": dict(model="appnp", batch_norm=True, first="exact"),
 }
 
 

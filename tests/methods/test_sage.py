@@ -115,7 +115,7 @@ def test_batches_are_the_training_nodes() -> None:
 
 @pytest.mark.parametrize("model", MODELS)
 def test_it_learns_and_is_evaluated_exactly(model: str) -> None:
-    run = Run(model, **(FEW | dict(fanout="8")), dropout=0.0, lr=0.05, input="exact" if model == "appnp" else "cached")
+    run = Run(model, **(FEW | dict(fanout="8")), dropout=0.0, lr=0.05, first="exact" if model == "appnp" else "cached")
     losses = run.losses(60)
     assert sum(losses[-6:]) < 0.9 * sum(losses[:6]) and run.history.all_tables == []
     full = Run(model, method="full", dropout=0.0)

@@ -53,7 +53,7 @@ CASES = [
     ("gcn", "saint-node", dict(batch_nodes=40)),
     ("gcn-norm", "gas+rest-is", dict(edge_dropout=0.2, directed=True)),
     ("gin-drop", "gas", dict(edge_dropout=0.2, far=True)),
-    ("gcn-linear", "gas+rest", dict(input="exact", history_dropout=True)),
+    ("gcn-linear", "gas+rest", dict(first="exact", history_dropout=True)),
     ("gcn-norm", "graphfm+rest", dict(far=True)),
 ]
 

@@ -107,7 +107,7 @@ def unbiased(values: Tensor, exact: Tensor) -> tuple[bool, str]:
 @pytest.mark.parametrize("given", ["cached", "exact"])
 @pytest.mark.parametrize("model", MODELS)
 def test_all_neighbours_are_exact_whatever_the_tables_hold(model: str, given: str) -> None:
-    run = vrgcn(model, ALL, input=given if model != "gcn" else "cached")
+    run = vrgcn(model, ALL, first=given if model != "gcn" else "cached")
     batch = sampled(run)
     truth, logits = gradient(run, batch)
     torch.testing.assert_close(logits, run.engine.exact()[targets(run).rows], rtol=1e-4, atol=1e-5)

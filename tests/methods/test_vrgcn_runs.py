@@ -162,7 +162,7 @@ def test_a_refresh_changes_nothing_but_rows_of_its_batch(model: str, mode: str) 
 def test_rest_is_makes_all_rows_fresh_that_are_read_from_tables_alone(model: str, frequency: int, far: bool) -> None:
     """Of each layer: the neighbours of its rows that the layer before does not compute."""
     model, _, exact = model.partition(", ")
-    given = dict(input="exact") if exact else {}
+    given = dict(first="exact") if exact else {}
     run = vrgcn(model, method="vrgcn+rest-is", batch_nodes=3, frequency=frequency, far=far, **given)
     method, train, seen = run.trainer.method, run.engine.train, list[int]()
 
@@ -223,7 +223,7 @@ def test_same_losses_wherever_the_tables_are(model: str, method: str, dtype: str
 @pytest.mark.parametrize("model", ["appnp", "gcn-linear", "gcnii"])
 def test_exact_input(model: str, far: bool) -> None:
     """One table less, near and far alike. The first aggregate reads all neighbours, whose features are encoded anew."""
-    run = vrgcn(model, input="exact", far=far)
+    run = vrgcn(model, first="exact", far=far)
     losses = run.losses(4)
     assert len(run.history.tables) == len(run.model.history_dims) - 1 and losses != vrgcn(model).losses(4)
-    assert losses == vrgcn(model, input="exact").losses(4)
+    assert losses == vrgcn(model, first="exact").losses(4)

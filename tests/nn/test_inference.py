@@ -15,7 +15,7 @@ from ..history.runs import CLASSES, MODELS, NODES, Run, disk
 def test_any_pieces_give_the_same(model: str, far: bool, given: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if model in ("gcn", "gcn-norm"):
         given = "cached"  # they read features first
-    run = Run(model, far=far, input=given)
+    run = Run(model, far=far, first=given)
     run.losses(3)
     whole = run.engine.exact()
     stamps = [table.stamp.clone() for table in run.history.tables]

@@ -103,7 +103,7 @@ def test_with_everything_that_keeps_count(tmp_path: Path) -> None:
     data = Data.make(tmp_path / "data", edge_dropout=0.2)
     config = data.config(
         accumulate=2, clip=0.5, edge_dropout=0.2, dtype="bfloat16", eval_updates_history=True, error_every=2,
-        refresh_batch="half", drop_input=True, linear=True, input="exact", reg_weight_decay=1e-3, max_steps=1,
+        refresh_batch="half", drop_input=True, linear=True, first="exact", reg_weight_decay=1e-3, max_steps=1,
     )  # fmt: skip
     whole = data.run(config, tmp_path / "whole")
     data.run(config.changed(epochs=4), tmp_path / "parts")

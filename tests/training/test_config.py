@@ -160,9 +160,11 @@ LIMITS: list[tuple[dict[str, Any], str]] = [
     (dict(method="lmc-coded+rest", model="gin"), "method is lmc-coded+rest, but layers of model gin have a ReLU inside, "
                                                  "which incomplete sums get wrong; give --method lmc+rest, or"),
     (dict(method="graphfm", model="gat"), "method is graphfm, but model gat does not sum over neighbours; give"),
-    (dict(input="cache"), "input is 'cache': did you mean 'cached'? known are: cached, exact"),
-    (dict(input="exact"), "input is exact, but a GCN without --linear reads features, which are always exact; "
-                          "give --input cached"),
+    (dict(first="cache"), "first is 'cache': did you mean 'cached'? known are: auto, cached, exact"),
+    (dict(model="gat", first="exact"), "first is exact, but the first layer of model gat reads the features of all "
+                                       "neighbours, those of a halo two edges away; give --first cached, or --model"),
+    (dict(model="gin", first="exact", drop_input=True, dropout=0.1), "first is exact, but drop_input is on, and aggregates "
+                                       "of dropped features are not computed once; give --first cached or --no-drop-input"),
     (dict(history="gpu"), "history is 'gpu': known are: device, pinned, disk"),
     (dict(dtype="bf16"), "dtype is 'bf16': did you mean 'bfloat16'? known are: float32, bfloat16, float16"),
     (dict(epochs=0), "epochs is 0; it must be at least 1"),
@@ -211,7 +213,7 @@ def test_every_limit_is_in_the_table() -> None:
         assert not choices or any(name == f.name and value not in choices for name, value in refused), f.name
         assert least is None or any(name == f.name and value < least for name, value in numbers), f.name
         assert most is None or any(name == f.name and value > most for name, value in numbers), f.name
-        rest: dict[str, Any] = dict(dataset="cora", batch_size=1, linear=f.name == "input")
+        rest: dict[str, Any] = dict(dataset="cora", batch_size=1)
         for good in (*choices, *(limit for limit in (least, most) if limit is not None)):
             assert getattr(Config(**(rest | {f.name: good})), f.name) == good
 
@@ -231,16 +233,17 @@ def test_a_method_is_a_base_and_what_refreshes_its_tables() -> None:
 def test_settings_by_their_old_names(tmp_path: Path) -> None:
     """Files with old names are read. Old names in calls are refused with the new name."""
     path = tmp_path / "own.yaml"
-    path.write_text("dataset: cora\nparts: 9\nper_batch: 3\n")
-    assert Config.of(str(path)) == Config(dataset="cora", num_parts=9, batch_size=3)
+    path.write_text("dataset: cora\nparts: 9\nper_batch: 3\nmodel: appnp\ninput: exact\n")
+    assert Config.of(str(path)) == Config(dataset="cora", num_parts=9, batch_size=3, model="appnp", first="exact")
     assert Config.of(str(path), num_parts=7).num_parts == 7
     with pytest.raises(UserError, match="these settings: 'per_batch' is not a setting: it is 'batch_size' now"):
         Config.of(dataset="cora", per_batch=3)
 
 
 def test_what_one_method_needs_does_not_concern_another() -> None:
+    assert Config(dataset="cora", first="exact", linear=True, drop_input=True, dropout=0.5).first == "exact"
     assert Config(dataset="cora", method="gas+rest-is", refresh_batch="full", frequency=2).frequency == 2
-    assert Config(dataset="cora", model="appnp", input="exact").input == "exact"
+    assert Config(dataset="cora", model="appnp", first="exact").first == "exact"
 
 
 @pytest.mark.parametrize(

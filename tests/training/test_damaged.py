@@ -169,16 +169,14 @@ def test_of_another_run(run: Path, data: Data) -> None:
         "refresh_order": "oldest", "refresh_mode": "eval", "dtype": "bfloat16", "history": "disk", "device": "auto",
         "root": "elsewhere", "run_dir": "elsewhere", "dropout": 0.5, "alpha": 0.5, "edge_dropout": 0.5,
         "push_momentum": 0.5, "importance_share": 0.5, "refresh_norm": "running", "beta": 0.5, "score": "sin",
-        "ib_momentum": 0.5, "gradient_quantile": 0.5, "fanout": "5",
+        "ib_momentum": 0.5, "gradient_quantile": 0.5, "fanout": "5", "first": "exact",
     }  # fmt: skip
     for f in fields(Config):
         now = getattr(config, f.name)
         changes = {
             f.name: another.get(f.name, not now if isinstance(now, bool) else now if isinstance(now, str) else now + 1)
         }
-        if f.name == "input":  # which not every model knows
-            changes = {"input": "exact", "linear": True}
-        if f.name == "gradient_frequency":  # nor every method
+        if f.name == "gradient_frequency":  # which not every method knows
             changes = {"gradient_frequency": 1, "method": "lmc+rest"}
         try:
             read(numbered(run, 6), config.changed(**changes), fingerprint)

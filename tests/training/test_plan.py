@@ -82,6 +82,22 @@ def test_features_on_disk_as_measured(tmp_path: Path) -> None:
     assert took[0] - took[2] == pytest.approx(2 * 200_000 * 256 * 4, rel=0.25)
 
 
+@pytest.mark.parametrize(
+    ("more", "settings"),
+    [
+        (["--num-layers", "2"], Settings(num_layers=2, first="exact")),
+        (["--batch-norm", "--dropout", "0.5"], Settings(batch_norm=True, dropout=0.5, first="exact")),
+    ],
+)
+def test_exact_first_layer_as_measured(more: list[str], settings: Config, tmp_path: Path) -> None:
+    name = "synthetic:nodes=60000,edges=1200000,features=64,classes=20"
+    flags = ["--recipe", "none", "--partition", "random", "--epochs", "1", "--max-steps", "3", "--device", "cpu", *more]
+    done = run("-m", "rest_triton.train", "--dataset", name, "--first", "exact", *flags, cwd=tmp_path)
+    took = summary(folder_in(done, tmp_path))["memory"]
+    planned = plan(sizes_of(name, tmp_path), settings).total("host")
+    assert planned == pytest.approx(took, rel=0.15)
+
+
 def test_sparse_features_as_measured(tmp_path: Path) -> None:
     """The peak of a run is far below the dense features alone, and near the plan, which says how features are kept."""
     nodes, width, each = 40_000, 20_000, 10
@@ -127,6 +143,32 @@ def test_widths_and_weights_are_the_models(model: str, others: dict[str, Any]) -
     assert memory.FAMILIES[model](LARGE, s).weights == sum(p.numel() for p in built.parameters())
 
 
+def test_exact_first_layer() -> None:
+    """A table less, and rows of the halo in a step. The plan says what a row takes either way."""
+    for model in ("gcn", "gin", "appnp", "gcnii"):
+        cached = Settings(model, 128, 4, first="cached")
+        exact = cached.changed(first="exact")
+        width = 40 if model == "appnp" else 128
+        tables = [nbytes(s, "history tables")["host"] for s in (cached, exact)]
+        assert tables[0] - tables[1] == 4 * LARGE.nodes * width
+        assert memory.Run(LARGE, exact).model.outside > memory.Run(LARGE, cached).model.outside + 100
+        assert nbytes(exact, "activations")["host"] > nbytes(cached, "activations")["host"]
+        row = "400 bytes of features" if model in ("appnp", "gcnii") else "400 bytes of aggregated features"
+        less = "computed" if width == 128 else "read from a table"
+        said = f"a row takes {row} or {4 * width} of a table, so fewer bytes are read if it is {less}\n"
+        assert f"neighbours' first embedding: computed; {said}" in str(plan(LARGE, exact))
+        assert f"neighbours' first embedding: read from a table; {said}" in str(plan(LARGE, cached))
+    for without in (Settings("gat", 128, 3), BASE.changed(method="sage"), BASE.changed(num_layers=1),
+                    BASE.changed(drop_input=True, dropout=0.5)):  # fmt: skip
+        assert "first embedding" not in str(plan(LARGE, without))
+    two = BASE.changed(num_layers=2, first="exact")
+    assert nbytes(two, "history tables") == {} and "; no tables; " in str(plan(LARGE, two))
+    refresh = [nbytes(BASE.changed(method="gas+rest", first=first), "a refresh")["host"] for first in ("cached", "exact")]
+    rows, around = memory.Run(LARGE, BASE).rows, memory.Run(LARGE, BASE).halo
+    assert refresh == [4 * rows * 3 * 128, 4 * (rows * 128 + around * (100 + 2 * 128))]
+    assert nbytes(two.changed(method="gas+rest"), "a refresh") == {}  # without a table nothing is refreshed
+
+
 def nbytes(settings: Config, name: str, sizes: Sizes = LARGE) -> dict[str, int]:
     return {a.tier: a.nbytes for a in plan(sizes, settings).arrays if a.name == name}
 
@@ -138,7 +180,7 @@ def test_arrays_by_hand() -> None:
     assert nbytes(BASE, "prepared graph", replace(LARGE, prepared=False)) == {"disk": 8 * (n + 1) + 4 * e + 400 * n + 11 * n}
     directed = nbytes(BASE, "graph", replace(LARGE, directed=True))
     assert directed == nbytes(BASE.changed(edge_dropout=0.5), "graph") == {"host": 16 * (n + 1) + 12 * (e + n) + 4 * n}
-    exact = Settings("gcnii", 16, 4, input="exact", dtype="bfloat16")
+    exact = Settings("gcnii", 16, 4, first="exact", dtype="bfloat16")
     assert nbytes(exact, "history tables") == {"host": 3 * 2 * n * 16} and nbytes(exact, "stamps") == {"host": 3 * 4 * n}
     assert nbytes(BASE.changed(method="full", history="disk"), "history tables") == {}
 

@@ -18,13 +18,13 @@ PUBLISHED: dict[str, dict[str, Any]] = {
     "arxiv_gcn": dict(num_parts=80, batch_size=40, num_layers=3, hidden_channels=256, dropout=0.5, batch_norm=True,
                       drop_input=False, epochs=300, lr=0.01, clip=0.0),
     "products_gcn": dict(num_parts=70, batch_size=10, num_layers=3, dropout=0.3, epochs=300, max_steps=4, lr=0.005),
-    "products_gcnii": dict(num_parts=150, batch_size=1, num_layers=5, edge_dropout=0.8, shared_weights=False, input="exact"),
-    "ppi_gcn": dict(linear=True, residual=True, hidden_channels=1024, input="cached", reg_weight_decay=0.0),
+    "products_gcnii": dict(num_parts=150, batch_size=1, num_layers=5, edge_dropout=0.8, shared_weights=False, first="exact"),
+    "ppi_gcn": dict(linear=True, residual=True, hidden_channels=1024, first="cached", reg_weight_decay=0.0),
     "citeseer_gcnii": dict(num_layers=32, hidden_channels=256, dropout=0.7, theta=0.6, reg_weight_decay=0.01,
                            nonreg_weight_decay=0.0005, clip=1.0),
     "wikics_appnp": dict(num_parts=4, batch_size=2, num_layers=2, alpha=0.11, dropout=0.4, lr=0.02, mlp_layers=2),
     "arxiv_appnp": dict(num_parts=40, batch_size=20, num_layers=5, frequency=1, refresh_batch="same", drop_input=False),
-    "papers100m_appnp": dict(input="cached", history="disk", dtype="bfloat16", partition="stream", eval_every=5),
+    "papers100m_appnp": dict(first="cached", history="disk", dtype="bfloat16", partition="stream", eval_every=5),
 }  # fmt: skip
 
 

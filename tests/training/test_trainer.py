@@ -142,7 +142,7 @@ def step_losses(trainer: Trainer, epochs: int) -> list[float]:
 @pytest.mark.parametrize("model", [dict(model="gcn", linear=True), dict(model="appnp"), dict(model="gcnii"), dict()])
 def test_exact_histories_give_the_full_batch_loss(model: dict[str, Any], given: str) -> None:
     """With fresh tables the losses of a batch are exact."""
-    trainer = begun(settings(**model, input=given if model else "cached"))  # a plain GCN reads features
+    trainer = begun(settings(**model, first=given if model else "cached"))  # a plain GCN reads features
     full = begun(settings(**model, method="full"))
     full.model.load_state_dict(trainer.model.state_dict())
     y = trainer.loaded.graph.y
@@ -379,7 +379,7 @@ def test_tables_on_disk_and_in_other_dtypes(tmp_path: Path) -> None:
 @pytest.mark.parametrize("changes", [dict(model="appnp"), dict(model="gcnii"), dict(model="gcn", linear=True)])
 def test_exact_input_of_one_layer_needs_no_tables(changes: dict[str, Any]) -> None:
     """No row is stale: the losses of a batch are those of full-batch training on its nodes."""
-    trainer = begun(settings(**changes, num_layers=1, input="exact"))
+    trainer = begun(settings(**changes, num_layers=1, first="exact"))
     assert trainer.history.tables == [] and trainer.evaluate(error=True).keys() == {"train", "val", "test"}
     exact = trainer.engine.exact()
     for batch in trainer.method.batches(1):

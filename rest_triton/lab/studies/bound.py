@@ -66,8 +66,8 @@ class Constants:
 
 
 @torch.no_grad()
-def constants(model: Module, adj: Adjacency, *, directed: bool, exact_input: bool = False) -> Constants:
-    """The constants of a GCN, APPNP or GCNII without residual connections. exact_input: its first layer reads no table."""
+def constants(model: Module, adj: Adjacency, *, directed: bool, exact_first: bool = False) -> Constants:
+    """The constants of a GCN, APPNP or GCNII without residual connections. exact_first: its first layer reads no table."""
     tail, layers = 1.0, list[float]()
     if isinstance(model, GCN) and not model.residual:
         for layer, conv in list(enumerate(model.convs))[0 if model.linear else 1 :]:
@@ -85,7 +85,7 @@ def constants(model: Module, adj: Adjacency, *, directed: bool, exact_input: boo
     else:
         raise UserError(f"the constants of {type(model).__name__} are not known, or not with --residual; study gcn, appnp "
                         "or gcnii without it")  # fmt: skip
-    return Constants(layers[1:] if exact_input else layers, tail, _adjacency_norm(adj, directed))
+    return Constants(layers[1:] if exact_first else layers, tail, _adjacency_norm(adj, directed))
 
 
 def _largest(weight: Tensor, norms: Any = (), layer: int = 0) -> float:
@@ -139,8 +139,8 @@ def measure(run: Run) -> None:
     config, folder = run.config, run.folder
     batches: list[dict[str, Any]] = []
     with last_state(config, folder) as trainer:
-        loaded, exact_input = trainer.loaded, config.input == "exact"
-        known = constants(trainer.model, loaded.adj, directed=bool(loaded.graph.directed), exact_input=exact_input)
+        loaded, exact_first = trainer.loaded, trainer.config.first == "exact"
+        known = constants(trainer.model, loaded.adj, directed=bool(loaded.graph.directed), exact_first=exact_first)
         near, loss = neighbourhoods(loaded.adj), partial(mean_loss, loaded.graph, device=trainer.device)
         for batch, error in gradient_errors(trainer.engine, trainer.method.cover()[:MOST], loss, trainer.step):
             sharp, papers = sums(known, error.aggregate, error.farthest, near[batch.rows])

@@ -79,7 +79,8 @@ def errors(folder: Path) -> dict[str, Any]:
     return json.loads((folder / LEAVES).read_text())
 
 
-def _column(name: str) -> Callable[[Run], float | None]:
+def column(name: str) -> Callable[[Run], float | None]:
+    """A column of errors.json."""
     return lambda run: errors(run.folder).get(name)
 
 
@@ -124,7 +125,7 @@ METHODS = Study(
     columns("val", "test", "late", "epoch_seconds")
     | {"reached": lambda run: float(reached(run) is not None) if run.target < float("inf") else None}
     | columns("target_seconds", "memory", "age")
-    | {name: _column(name) for name in SHOWN},
+    | {name: column(name) for name in SHOWN},
     _picture, epochs=(50, 12), seeds=(5, 1), reference=plain, apart=True, after=measure, leaves=LEAVES,
-    also={name: _column(name) for name in BESIDE}, target=0.98, counts_training=True,
+    also={name: column(name) for name in BESIDE}, target=0.98, counts_training=True,
 )  # fmt: skip

@@ -20,6 +20,7 @@ class ClusterGCN(GAS):
     """
 
     fills = False
+    ahead = True
 
     def begin(self, engine: Engine, step: int) -> None:
         """There are no tables."""

@@ -32,14 +32,14 @@ class Layerwise(SAGE):
 
     def prepare(self, engine: Engine, batch: Batch, step: int, *, draw: int = 0, refreshing: bool = False) -> Batch:
         adj, layers = engine.inputs.adj, engine.model.num_layers
-        exact = not engine.model.encodes or engine.inputs.exact_input
+        exact = self.first_table(engine.model)
         seed = mix64(mix64(self.config.seed + LAYERS) + step)
         maps = engine.maps[engine.streams.current]
         position = maps.take()
         nodes, counts, samples = batch.rows, [len(batch)], list[Sample | None]()
         for layer in reversed(range(layers)):
             sample = None
-            if layer > 0 or not exact:
+            if layer >= exact:
                 nodes, sample = self._layer(adj, nodes, position, mix64(seed + layer) >> 1)
             counts.insert(0, nodes.numel())
             samples.insert(0, sample)

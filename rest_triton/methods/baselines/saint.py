@@ -31,6 +31,7 @@ class SAINT(Method):
     """
 
     fills = False
+    ahead = True
 
     def __init__(self, config: Config, ptr: Tensor, device: str, graph: Graph | None = None) -> None:
         if graph is None or graph.train_mask is None or not graph.train_mask.any():

@@ -20,9 +20,11 @@ class SampledMethod(Method):
     """Batches of ``batch_nodes`` training nodes. Every row reads at most ``fanout`` of its neighbours.
 
     Samples depend on (seed, step, row, layer) alone. The first aggregate of a model that reads features is exact: it is
-    computed once for the whole graph. Batches for refreshes are of all nodes: groups of consecutive ids, ``batch_size`` of
-    them with ``batch_nodes`` nodes.
+    computed once for the whole graph. So is that of first embeddings that are computed for all neighbours. Batches for
+    refreshes are of all nodes: groups of consecutive ids, ``batch_size`` of them with ``batch_nodes`` nodes.
     """
+
+    ahead = True
 
     def __init__(self, config: Config, ptr: Tensor, device: str, graph: Graph | None = None) -> None:
         if graph is None or graph.train_mask is None:
@@ -53,8 +55,8 @@ class SampledMethod(Method):
         """The batch with sampled neighbours. known: see :func:`fields`."""
         seed = mix64(mix64(mix64(self.config.seed + SAMPLES) + step) + draw)
         fanouts: list[int | None] = list(self.config.fanouts)
-        if not engine.model.encodes or engine.inputs.exact_input:
-            fanouts[0] = None
+        exact = min(len(fanouts), Method.first_table(self, engine.model))
+        fanouts[:exact] = [None] * exact
         if refreshing and not self.refreshes_last:
             fanouts[-1] = None
         maps = engine.maps[engine.streams.current]

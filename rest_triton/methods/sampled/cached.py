@@ -35,6 +35,7 @@ class Cached(SampledMethod):
     """
 
     records_late, fills = True, False
+    ahead = False  # a sample depends on the cache
 
     def __init__(self, config: Config, ptr: Tensor, device: str, graph: Graph | None = None) -> None:
         super().__init__(config, ptr, device, graph)

@@ -31,7 +31,7 @@ class GraphFMIB(SampledMethod):
         """Rows are written when they are computed for the first time."""
 
     def tables(self, model: HistoryGNN) -> dict[str, list[int]]:
-        sampled = model.history_dims[int(model.encodes and self.config.input == "exact") :]
+        sampled = model.history_dims[int(self.config.first == "exact") :]
         return {INPUT: [], AGGREGATE: sampled}
 
     def aggregate(self, ctx: Context, **mix: Any) -> Tensor:
