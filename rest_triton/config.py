@@ -80,6 +80,15 @@ class Config(
     batch_size: int = option(5, "clusters in a batch", least=1, group="data", only=CLUSTERS)
     partition: str = option("metis", "how the graph is divided", choices=("metis", "stream", "random"), group="data")
 
+    features: str = option(
+        "device", "place of the features and of their aggregate; disk: files beside the prepared graph",
+        choices=("device", "pinned", "disk"), group="data",
+    )  # fmt: skip
+    feature_dtype: str = option(
+        "float32", "widest number format of features and of their aggregate",
+        choices=("float32", "float16", "bfloat16"), group="data",
+    )  # fmt: skip
+
     model: str = option("gcn", f"one of {', '.join(MODELS)}", group="model")
     num_layers: int = option(3, "layers, or propagations of APPNP", least=1, group="model")
     hidden_channels: int = option(256, "width of hidden layers", least=1, group="model")
@@ -142,6 +151,11 @@ class Config(
         refuse_sampling(self)
         refuse_refresh(self)
         refuse_sgc(self)
+        if self.base == "sgc" and (self.features, self.feature_dtype) != ("device", "float32"):
+            raise UserError(
+                f"features is {self.features} in {self.feature_dtype}, but sgc aggregates them on the device in float32; "
+                "give --features device --feature-dtype float32, or --method full"
+            )
         refuse_first(self)
 
     @property

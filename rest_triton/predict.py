@@ -4,9 +4,11 @@
 
 The file has, in the order of the data set's nodes:
 
-    probabilities   float32 [N, C]: of each class, or of each label independently if nodes can have several labels
-    prediction      int64[N], or bool [N, C] if nodes can have several labels
+    prediction      int32[N], or bool [N, C] if nodes can have several labels
+    probabilities   float32 [N, C], with --probabilities: of each class, or of each label if nodes can have several
     embeddings      float32 [N, D], with --embeddings: the input of the last layer
+
+Results come in pieces, and memory holds only the arrays of the file.
 """
 
 import argparse
@@ -15,14 +17,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from .config import MODELS, Config
 from .data.clusters import load_data
 from .nn import HistoryGNN, model_named
+from .sampling.batch import Batch
 from .training.checkpoint import read
-from .training.metrics import scores
+from .training.metrics import Scores
 from .training.trainer import Trainer
 from .utils.errors import UserError, reported
 from .utils.files import replacing
@@ -32,12 +34,14 @@ from .utils.progress import progress
 
 
 def predict(
-    checkpoint: Path, config: Config, *, embeddings: bool = False, model: type[HistoryGNN] | None = None
-) -> tuple[dict[str, Tensor], dict[str, float]]:
+    checkpoint: Path, config: Config, *, probabilities: bool = False, embeddings: bool = False,
+    model: type[HistoryGNN] | None = None,
+) -> tuple[dict[str, Tensor], dict[str, float]]:  # fmt: skip
     """({name: tensor} for all nodes in the data set's order, scores by split).
 
     Args:
         checkpoint: of the model. config: of its run, with the device to use. model: see :class:`Trainer`.
+        probabilities, embeddings: whether the result has them.
     """
     if model is None and config.model not in MODELS:
         raise UserError(
@@ -49,22 +53,28 @@ def predict(
     state, _ = read(checkpoint, None, loaded.fingerprint)
     trainer = Trainer(config, loaded, model)
     trainer.model.load_state_dict(state["trainer"]["model"])
+    several, scores = loaded.graph.multilabel, Scores(loaded.graph)
+    result: dict[str, Tensor] = {}
+
+    def keep(name: str, batch: Batch, rows: Tensor) -> None:
+        if name not in result:
+            result[name] = rows.new_empty((loaded.graph.num_nodes, *rows.shape[1:]), device="cpu")
+        result[name][batch.take(loaded.order)] = rows.cpu()
+
+    def use(piece: Batch, logits: Tensor) -> None:
+        scores.add(piece, logits)
+        keep("prediction", piece, logits > 0 if several else logits.argmax(1).int())
+        if probabilities:
+            keep("probabilities", piece, logits.sigmoid() if several else logits.softmax(1))
+
     with trainer.engine.inference() as inference:
-        logits = inference.run().cpu()
-        hidden = inference.embeddings() if embeddings else None
-    if embeddings and hidden is None:
-        raise UserError("a model of one layer has no embeddings: its layer reads the features; leave --embeddings out")
-    metrics = scores(logits, loaded.graph)
-    several = loaded.graph.multilabel
-    result = {
-        "probabilities": logits.sigmoid() if several else logits.softmax(1),
-        "prediction": logits > 0 if several else logits.argmax(1),
-    }
-    if hidden is not None:
-        result["embeddings"] = hidden
-    inverse = torch.empty_like(loaded.order)
-    inverse[loaded.order] = torch.arange(len(inverse))
-    return {name: value[inverse] for name, value in result.items()}, metrics
+        inference.run(use)
+        for piece in inference.pieces() if embeddings else ():
+            hidden = inference.embeddings(piece)
+            if hidden is None:
+                raise UserError("a model of one layer has no embeddings: its layer reads the features; omit --embeddings")
+            keep("embeddings", piece, hidden)
+    return result, scores.by_split()
 
 
 def write_npz(path: Path, arrays: dict[str, Tensor]) -> None:
@@ -102,6 +112,7 @@ def main(arguments: Sequence[str] | None = None, model: type[HistoryGNN] | None 
         help="folder of a run, for its best checkpoint; or one of its checkpoints",
     )  # fmt: skip
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="the .npz to write")
+    parser.add_argument("--probabilities", action="store_true", help="also write the probability of each class")
     parser.add_argument("--embeddings", action="store_true", help="also write the input of the last layer")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="default: %(default)s")
     parser.add_argument("--root", metavar="FOLDER", help="folder of prepared graphs; default: the run's")
@@ -117,7 +128,8 @@ def main(arguments: Sequence[str] | None = None, model: type[HistoryGNN] | None 
             )
             config = Config.of(str(folder / "config.yaml")).changed(**changes)
             with progress("predicting"):
-                result, metrics = predict(checkpoint, config, embeddings=options.embeddings, model=model)
+                wanted = dict(probabilities=options.probabilities, embeddings=options.embeddings)
+                result, metrics = predict(checkpoint, config, **wanted, model=model)
                 write_npz(options.out, result)
     except KeyboardInterrupt:
         parser.exit(130, "\ninterrupted; nothing was written\n")

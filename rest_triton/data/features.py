@@ -1,11 +1,12 @@
 """Sparse features: a CSR matrix of the nonzero elements."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
-from ..ops import check, sparse_linear
+from ..ops import check, gather_rows, sparse_linear
 from ..ops.hashing import element_kept
 
 # A product of sparse rows gathers a row of the weight for each nonzero element, 4 bytes per result. A dense product takes 2
@@ -14,6 +15,7 @@ ELEMENTS_PER_NONZERO = 16
 # The aggregate of dense features is computed once. Of sparse ones products are aggregated in every step, which costs as
 # much as a dense product of about 40 columns for each neighbour of a node.
 NARROW = 1000  # columns
+PIECE_ROWS = 1 << 15  # that are taken at a time
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,6 +101,31 @@ class SparseRows:
         """int64[nnz]: the row of each element."""
         rows = torch.arange(self.shape[0], device=self.device)
         return torch.repeat_interleave(rows, self.rowptr.diff(), output_size=self.index.numel())
+
+
+@dataclass(frozen=True, eq=False)
+class Reordered:
+    """Features in another order of rows, which are taken in pieces: row i is row ``order[i]`` of ``rows``."""
+
+    rows: Tensor | SparseRows
+    order: Tensor
+
+    @property
+    def shape(self) -> torch.Size:
+        return self.rows.shape
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return torch.float32 if isinstance(self.rows, SparseRows) else self.rows.dtype
+
+    @property
+    def nbytes(self) -> int:
+        return self.shape.numel() * self.dtype.itemsize
+
+    def pieces(self) -> Iterator[Tensor]:
+        """All rows in order, dense."""
+        for ids in self.order.split(PIECE_ROWS):
+            yield self.rows.dense(ids) if isinstance(self.rows, SparseRows) else gather_rows(self.rows, ids)
 
 
 def dense(x: Tensor | SparseRows) -> Tensor:

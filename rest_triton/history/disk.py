@@ -90,14 +90,14 @@ def _mapped(path: Path, size: int, dtype: torch.dtype) -> Tensor:
         os.close(descriptor)
 
 
-def require_room(folder: Path, size: int) -> None:
+def require_room(folder: Path, size: int, what: str = "history tables", way_out: str = WAY_OUT) -> None:
     """Refuse tables of ``size`` bytes that the disk has no room for."""
     if size > shutil.disk_usage(folder).free:
-        raise no_room(folder, size)
+        raise no_room(folder, size, what, way_out)
 
 
-def no_room(folder: Path, size: int) -> UserError:
+def no_room(folder: Path, size: int, what: str = "history tables", way_out: str = WAY_OUT) -> UserError:
     free = 0
     with suppress(OSError):
         free = shutil.disk_usage(folder).free
-    return UserError(f"{folder} needs {readable(size)} for history tables, {readable(free)} are free; {WAY_OUT}")
+    return UserError(f"{folder} needs {readable(size)} for {what}, {readable(free)} are free; {way_out}")

@@ -31,11 +31,11 @@ import torch
 from torch import Tensor
 
 from ..config import Config
-from ..data.features import SparseRows
 from ..data.graph import Graph
 from ..history.history import INPUT
 from ..kernels._hash import mix64
 from ..nn.context import Context
+from ..nn.features import NodeRows
 from ..nn.inference import LayerwiseContext
 from ..nn.model import HistoryGNN
 from ..ops import Adjacency
@@ -68,7 +68,7 @@ class Method(ABC):
     def __init__(self, config: Config, ptr: Tensor, device: str, graph: Graph | None = None) -> None:
         self.config, self.ptr, self.device, self.graph = config, ptr, device, graph
 
-    def bind(self, adj: Adjacency, x: Tensor | SparseRows) -> Tensor | SparseRows:
+    def bind(self, adj: Adjacency, x: NodeRows) -> NodeRows:
         """[N, F]: the features that the model reads, made of those of the data set. Called once, before all others."""
         return x
 

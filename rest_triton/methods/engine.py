@@ -7,13 +7,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..data.features import SparseRows, dense
+from ..data.features import dense
+from ..history.constant import Storage
 from ..history.history import History
 from ..history.streams import COMPUTE, REFRESH, Resource
 from ..history.table import Rows
 from ..nn.context import Context
+from ..nn.features import Features, NodeRows
 from ..nn.inference import Inference, inference
-from ..nn.inputs import Features, Inputs
+from ..nn.inputs import Inputs
 from ..nn.model import HistoryGNN
 from ..nn.norm import snapshot
 from ..ops import Adjacency
@@ -21,6 +23,8 @@ from ..sampling.batch import Batch, PositionMaps
 from .base import Method
 from .loss import Loss
 from .options import refuse_sparse_first
+
+DEVICE = Storage()
 
 
 class Engine:
@@ -30,26 +34,29 @@ class Engine:
         model: computes the batches. method: reads their neighbours. adj: the normalised adjacency.
         x: features [N, F]. Sparse ones are made dense for a model without ``sparse_features``.
         history: the tables that the method needs.
+        storage: of the features' aggregate. aggregated: the aggregate, where it is known.
         edge_dropout: share of edges that training forwards leave out. seed: of all dropout.
         history_dropout: see :class:`Inputs`.
         amp: run forwards under torch's autocast to bfloat16.
     """
 
     def __init__(
-        self, model: HistoryGNN, method: Method, adj: Adjacency, x: Tensor | SparseRows, history: History, *,
-        edge_dropout: float = 0.0, seed: int = 0, amp: bool = False, history_dropout: bool = False,
+        self, model: HistoryGNN, method: Method, adj: Adjacency, x: NodeRows, history: History, *,
+        storage: Storage = DEVICE, aggregated: Features | None = None, edge_dropout: float = 0.0, seed: int = 0,
+        amp: bool = False, history_dropout: bool = False,
     ) -> None:  # fmt: skip
         self.model, self.method, self.history, self.amp = model, method, history, amp
-        x = x if model.sparse_features else dense(x)
-        if isinstance(x, SparseRows) and not model.encodes:
+        if not isinstance(x, Features):
+            x = Features(x if model.sparse_features else dense(x))
+        if x.sparse and not model.encodes:
             refuse_sparse_first(method.config)
         self.inputs = Inputs(
-            adj, Features(x), history, edge_dropout=edge_dropout, seed=seed, first_table=method.first_table(model),
-            encodes=model.encodes, exact_first=method.config.first == "exact",
+            adj, x, history, storage=storage, _aggregated=aggregated, edge_dropout=edge_dropout, seed=seed,
+            first_table=method.first_table(model), encodes=model.encodes, exact_first=method.config.first == "exact",
             history_dropout=history_dropout,
         )  # fmt: skip
         # Each stream has a pool of its own, so that no stream waits for a map of another.
-        self.maps = {stream: PositionMaps(adj.num_nodes, x.device) for stream in (COMPUTE, REFRESH)}
+        self.maps = {stream: PositionMaps(adj.num_nodes, self.inputs.device) for stream in (COMPUTE, REFRESH)}
         self.weights = Resource("weights")  # and the features' aggregate
         self._open: Context | None = None
         # Also where nothing is computed: the first refresh comes after the copies of weights and features.
@@ -64,7 +71,8 @@ class Engine:
         """An engine for the same model and graph with other tables."""
         i = self.inputs
         return Engine(
-            self.model, method or self.method, i.adj, i.features.rows, history, edge_dropout=i.edge_dropout, seed=i.seed,
+            self.model, method or self.method, i.adj, i.features, history, storage=i.storage, aggregated=i._aggregated,
+            edge_dropout=i.edge_dropout, seed=i.seed,
             amp=self.amp, history_dropout=i.history_dropout,
         )  # fmt: skip
 
@@ -226,9 +234,10 @@ class Engine:
     def exact(self, *, record_at: int | None = None) -> Tensor:
         """[N, C]: the exact result for all nodes, in eval mode. ``record_at`` is that of :meth:`inference`."""
         with self.inference(record_at=record_at) as exact_pass:
-            return exact_pass.run()
+            return exact_pass.collect()
 
     def fill(self, step: int = 0) -> None:
         """Write all rows of all tables by one exact pass."""
         if self.history.tables:
-            self.exact(record_at=step)
+            with self.inference(record_at=step) as exact_pass:
+                exact_pass.run()

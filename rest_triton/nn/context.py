@@ -438,12 +438,14 @@ class Context(BatchRows):
         inputs, rows = self.inputs, self.block.rows.rows
         if self.batch.closed:
             return history_spmm(self.adj, rows, self.position(), self._features(), None, **self.edges())
-        if inputs.features.sparse or (self.feature_dropout > 0.0 and self.training):
+        own_edges = self.edge_dropout > 0.0 or self.batch.adj is not None
+        far = own_edges and not inputs.features.in_place
+        if inputs.features.sparse or (self.feature_dropout > 0.0 and self.training) or far:
             inside, outside = self._features(), dense(self._halo_feature_rows())
             return history_spmm(self.adj, rows, self.position(by_slot=True), inside, outside, **self.edges())
-        if self.edge_dropout > 0.0 or self.batch.adj is not None:
+        if own_edges:
             return history_spmm(self.adj, rows, inputs.outside(), None, dense(inputs.features.rows), **self.edges())
-        return self.block.rows.take(inputs.aggregated())
+        return dense(inputs.aggregated().take(self.block.rows))
 
     def _propagate_features_linear(self, weight: Tensor) -> Tensor:
         inputs, wide = self.inputs, self.inputs.features.width

@@ -5,7 +5,7 @@ the activations of one piece are in memory. To fill the run's tables, the pass w
 between two scratch tables in the same place.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -185,6 +185,7 @@ class Inference:
     ) -> None:  # fmt: skip
         self.inputs, self.model, self.maps, self.reader, self.context = inputs, model, maps, reader, context
         self.step, self.filling = record_at or 0, record_at is not None
+        self.transformed: dict[int, Tensor] = {}
         self.scratch: History | None = None
         self.places = self._places()
 
@@ -218,34 +219,51 @@ class Inference:
                 places.append(None)
         return places
 
-    def pieces(self) -> list[Batch]:
-        """All nodes, in ranges."""
+    def pieces(self) -> Iterator[Batch]:
+        """All nodes, in ranges. Each is made when it is due: a piece's ids would stay and split the memory it has freed."""
         n, device = self.inputs.adj.num_nodes, self.inputs.device
         size = CHUNK_ROWS.get(device.type, 1 << 15)
-        return [Batch(n, ranges=((a, min(a + size, n)),), device=device) for a in range(0, n, size)]
+        return (Batch(n, ranges=((a, min(a + size, n)),), device=device) for a in range(0, n, size))
 
     @torch.no_grad()
-    def run(self) -> Tensor:
-        """[N, C]: the model's result for all nodes. It is on the host if tables are not in place."""
-        out: Tensor | None = None
-        for layer in range(ENCODE if self.model.encodes else 0, self.model.num_layers):
-            transformed: dict[int, Tensor] = {}
+    def run(self, use: Callable[[Batch, Tensor], None] = lambda piece, result: None) -> None:
+        """Run the pass. use: called with each piece and its result, [R, C] on the model's device. Nothing else keeps it."""
+        for layer in range(ENCODE if self.model.encodes else 0, self.model.num_layers - 1):
+            self.transformed = {}
             for piece in self.pieces():
-                result = self._piece(piece, layer, transformed)
-                if result is not None:
-                    out = self._new_result(result) if out is None else out
-                    assert piece.ranges is not None
-                    out[piece.ranges[0][0] : piece.ranges[0][1]] = result
-        if out is None:  # a graph without nodes
+                self._piece(piece, layer)
+        self.transformed = {}
+        for piece in self.pieces():
+            use(piece, self.result(piece))
+
+    @torch.no_grad()
+    def result(self, batch: Batch) -> Tensor:
+        """[R, C]: the result for any batch, once the pass has run: its tables hold the inputs of the last layer."""
+        result = self._piece(batch, self.model.num_layers - 1)
+        assert result is not None
+        return result
+
+    def collect(self) -> Tensor:
+        """[N, C]: run the pass and keep the result for all nodes. It is on the host if tables are not in place."""
+        found: list[Tensor] = []
+
+        def keep(piece: Batch, result: Tensor) -> None:
+            if not found:
+                found.append(self._new_result(result))
+            assert piece.ranges is not None
+            found[0][piece.ranges[0][0] : piece.ranges[0][1]] = result
+
+        self.run(keep)
+        if not found:
             raise ValueError("the graph has no nodes; there is nothing to infer")
-        return out
+        return found[0]
 
     def _new_result(self, first: Tensor) -> Tensor:
         in_place = all(table.in_place for table in self.inputs.history.all_tables)
         device = self.inputs.device if in_place else torch.device("cpu")
         return new_rows(self.inputs.adj.num_nodes, first.shape[1], first.dtype, device)
 
-    def _piece(self, piece: Batch, layer: int, transformed: dict[int, Tensor]) -> Tensor | None:
+    def _piece(self, piece: Batch, layer: int) -> Tensor | None:
         ctx = self.context(
             self.inputs,
             piece,
@@ -253,7 +271,7 @@ class Inference:
             self.reader,
             only=layer,
             places=self.places,
-            transformed=transformed,
+            transformed=self.transformed,
             filling=self.filling,
             step=self.step,
         )
@@ -262,20 +280,17 @@ class Inference:
         finally:
             ctx.close()
 
-    def embeddings(self) -> Tensor | None:
-        """float32 [N, D]: the input of the last layer, after a pass; None for a model without tables."""
+    def embeddings(self, batch: Batch) -> Tensor | None:
+        """float32 [R, D]: the input of the last layer for a batch, after a pass; None for a model without tables."""
         place = self.places[-1] if self.places else None
-        if place is None:
-            return None
-        place.history.streams.finish()
-        return place.table.rows.float().cpu()
+        return None if place is None else place.history.read(place.number, batch.rows)
 
     def close(self) -> None:
         """Free scratch tables."""
         if self.scratch is not None:
             self.scratch.close()
             self.scratch = None
-        self.places = []
+        self.places, self.transformed = [], {}
 
 
 @contextmanager

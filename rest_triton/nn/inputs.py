@@ -1,47 +1,23 @@
 """The inputs of all forwards of a run: the graph, its features and the tables."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from ..data.features import SparseRows, dense
+from ..data.features import PIECE_ROWS, dense
+from ..history.constant import Storage
 from ..history.history import History
 from ..history.streams import Resource
 from ..history.table import Table
-from ..ops import Adjacency, gather_rows, history_spmm
+from ..ops import Adjacency, history_spmm
 from ..sampling.batch import Batch
+from .features import Features
 
 # The floating point operations of a matrix product that take as long as one gathered byte of rows: 5 to 10 on the measured
 # CPUs, more on GPUs. The rule below is not sensitive to it.
 OPERATIONS_PER_BYTE = 8
-
-
-class Features:
-    """The features of all nodes: a table that is only read.
-
-    Args:
-        rows: [N, D], dense or sparse, on the model's device.
-    """
-
-    def __init__(self, rows: Tensor | SparseRows) -> None:
-        self.rows = rows
-
-    @property
-    def sparse(self) -> bool:
-        return isinstance(self.rows, SparseRows)
-
-    @property
-    def width(self) -> int:
-        return self.rows.shape[1]
-
-    def take(self, batch: Batch) -> Tensor | SparseRows:
-        """[R, D]: the rows of a batch."""
-        return self.rows.rows(batch.rows) if isinstance(self.rows, SparseRows) else batch.take(self.rows)
-
-    def gather(self, nodes: Tensor) -> Tensor | SparseRows:
-        """[K, D]: the rows of ``nodes``, int64[K]."""
-        return self.rows.rows(nodes) if isinstance(self.rows, SparseRows) else gather_rows(self.rows, nodes)
 
 
 @dataclass(eq=False)
@@ -54,6 +30,7 @@ class Inputs:
         history_dropout: whether rows of a halo have the dropout of the batch's rows, in training.
         first_table: the layer with its input in the first table. The inputs of earlier layers are exact.
         encodes: whether the model encodes features before its first layer.
+        storage: of the features' aggregate.
         exact_first: whether forwards compute the halo's rows of the first embedding instead of reading a table: encoded
             features, or the output of the first layer.
     """
@@ -67,14 +44,15 @@ class Inputs:
     first_table: int = 0
     encodes: bool = True
     exact_first: bool = False
+    storage: Storage = field(default_factory=Storage)
     statistics: Resource = field(default_factory=lambda: Resource("running statistics"))
-    _aggregated: Tensor | None = field(default=None, repr=False)
+    _aggregated: Features | None = field(default=None, repr=False)
     _outside: Tensor | None = field(default=None, repr=False)
     _mean_log_degree: Tensor | None = field(default=None, repr=False)
 
     @property
     def device(self) -> torch.device:
-        return self.features.rows.device
+        return self.adj.rowptr.device
 
     @property
     def recomputed(self) -> int | None:
@@ -91,12 +69,27 @@ class Inputs:
         number = self.number(layer)
         return None if number is None else self.history.tables[number]
 
-    def aggregated(self) -> Tensor:
-        """[N, D]: the aggregate of dense features, computed once for the whole graph."""
+    def aggregated(self) -> Features:
+        """The aggregate of dense features, [N, D], computed once for the whole graph."""
         if self._aggregated is None:
-            nodes = torch.arange(self.adj.num_nodes, device=self.device)
-            self._aggregated = history_spmm(self.adj, nodes, self.outside(), None, dense(self.features.rows))
+            shape = self.adj.num_nodes, self.features.width
+            made = self.storage.table(f"aggregated-{self.storage.name}", shape, self._aggregates(), self.device)
+            self._aggregated = Features(made, self.device)
         return self._aggregated
+
+    def _aggregates(self) -> Iterator[Tensor]:
+        """The rows of the aggregate, in pieces. Features that are not in place are fetched, with those of neighbours."""
+        n, x, position = self.adj.num_nodes, self.features, self.outside()
+        rows = dense(x.rows) if x.in_place else None
+        for begin in range(0, n, PIECE_ROWS):
+            batch = Batch(n, ranges=((begin, min(begin + PIECE_ROWS, n)),), device=self.device)
+            if rows is not None:
+                yield history_spmm(self.adj, batch.rows, position, None, rows)
+                continue
+            own, halo = position.clone(), batch.halo(self.adj)
+            batch.write_positions(own)
+            own[halo] = ~torch.arange(halo.numel(), dtype=torch.int32, device=self.device)
+            yield history_spmm(self.adj, batch.rows, own, dense(x.take(batch)), dense(x.gather(halo)))
 
     def mean_log_degree(self) -> Tensor:
         """The mean over all nodes of ``log(degree + 1)``, isolated nodes counted as of degree 1."""

@@ -11,7 +11,7 @@ from statistics import mean
 from typing import Literal
 
 from ..config import Config
-from ..data.features import stays_sparse
+from ..data.features import PIECE_ROWS, stays_sparse
 from ..data.sizes import Sizes
 from ..methods.options import GRADIENTS, LAYERWISE, SAINTS, SAMPLING, TABLELESS, refuse_sparse_first, why_cached
 from ..nn import model_named
@@ -85,7 +85,8 @@ def first_rows(z: Sizes, s: Config) -> tuple[int, int, bool]:
     """(bytes of features that a first embedding is computed from, bytes of its row in a table, whether the first layer reads
     sparse features)."""
     model = FAMILIES[s.model](z, s)
-    computed = (z.feature_bytes if model.encodes else 4) * z.features
+    widest = DTYPES[s.feature_dtype].itemsize
+    computed = (min(z.feature_bytes, widest) if model.encodes else widest) * z.features
     if sparse(z, s):
         computed = -(-8 * ((z.feature_nnz or 0) + z.nodes + 1) // z.nodes)
     return computed, DTYPES[s.dtype].itemsize * sum(model.tables[:1]), sparse(z, s) and not model.encodes
@@ -237,8 +238,12 @@ class Run:
         self.dense = n * z.features * z.feature_bytes
         self.labels = n * ((z.classes if z.multilabel else 8) + 3)
         self.sparse = sparse(z, s)
-        stored = self.dense if z.feature_nnz is None else 8 * (z.feature_nnz + n + 1)
-        self.features = stored if self.sparse else self.dense
+        stored = self.stored_features = self.dense if z.feature_nnz is None else 8 * (z.feature_nnz + n + 1)
+        self.features = stored if self.sparse else n * z.features * min(z.feature_bytes, DTYPES[s.feature_dtype].itemsize)
+        places: dict[str, Tier] = {"device": self.here, "pinned": "host", "disk": "disk"}
+        self.place = places[s.features]  # of features and of their aggregate
+        self.fetches = self.place != self.here  # rows for each batch
+        self.apart = (s.features, s.feature_dtype) != ("device", "float32")
         self.stored = self.csr(z.edges) + stored + self.labels
 
     def csr(self, edges: int) -> int:
@@ -265,9 +270,12 @@ class Run:
         return round((n - min(rows, n)) * -expm1(-self.share * self.z.edges / n * rows / n))
 
     def nbytes(self, table: Table) -> int:
-        """The bytes of a table's rows. Torch allocates pinned memory in powers of two."""
-        size = (table.rows or self.z.nodes) * table.width * DTYPES[table.dtype].itemsize
-        return 1 << (size - 1).bit_length() if table.place == "pinned" and self.here == "GPU" else size
+        """The bytes of a table's rows."""
+        return self.allocated((table.rows or self.z.nodes) * table.width * DTYPES[table.dtype].itemsize, table.place)
+
+    def allocated(self, size: int, place: str) -> int:
+        """The bytes of an array. Torch allocates pinned memory in powers of two."""
+        return 1 << (size - 1).bit_length() if place == "pinned" and self.here == "GPU" and size > 0 else size
 
 
 def tables(s: Config, model: Family) -> list[Table]:
@@ -295,10 +303,12 @@ def _graph(run: Run) -> Iterator[Array]:
     z, n = run.z, run.z.nodes
     size = run.csr(z.edges + n) + 4 * n + run.reverse
     yield Array("graph", run.here, size, "CSR with self-loops, scales" + ", reverse with edge names" * run.reversed)
-    form = f"CSR of {z.feature_nnz:,} nonzeros" if run.sparse else f"{8 * z.feature_bytes} bits"
-    yield Array("features", run.here, run.features, f"[{n:,}, {z.features}], {form}")
-    aggregated = 4 * n * z.features * run.model.aggregates_first
-    yield Array("aggregated features", run.here, aggregated, "the first layer's, computed once, float32")
+    bits = 8 * min(z.feature_bytes, DTYPES[run.s.feature_dtype].itemsize)
+    form = f"CSR of {z.feature_nnz:,} nonzeros" if run.sparse else f"{bits} bits"
+    yield Array("features", run.place, run.allocated(run.features, run.s.features), f"[{n:,}, {z.features}], {form}")
+    aggregated = DTYPES[run.s.feature_dtype].itemsize * n * z.features * run.model.aggregates_first
+    aggregated = run.allocated(aggregated, run.s.features)
+    yield Array("aggregated features", run.place, aggregated, f"the first layer's, computed once, {run.s.feature_dtype}")
     yield Array("labels", "host", run.labels + 8 * n, "labels, masks, order of nodes")
     yield Array("ids of batches", run.here, 8 * n * (1 + (run.refreshed > 0)), "int64, of an epoch and of refreshes")
     drawn = round(n * (8 + 20 * run.s.importance_share)) * (run.s.base == "mvs")
@@ -360,12 +370,14 @@ def _exact(run: Run) -> Iterator[Array]:
     for table in run.scratch[:1]:
         rows, why = TIERS[table.place](run)[0], f"{len(run.scratch)} of float32, layers in turn"
         yield Array("scratch tables", rows, sum(map(run.nbytes, run.scratch)), why, "exact")
+    if run.fetches and model.aggregates_first:
+        read = 4 * (2 * PIECE_ROWS + run.around(PIECE_ROWS)) * run.z.features
+        yield Array("rows to aggregate", run.here, read, "of a piece of the features", "exact")
     piece = 4 * CHUNK_ROWS[run.s.device] * (model.piece + model.piece_edges * run.z.edges // n)
-    yield Array("a piece", run.here, 8 * n + piece, "its rows in one layer; ids of all pieces", "exact")
+    yield Array("a piece", run.here, piece, "its rows in one layer", "exact")
     yield Array("rows multiplied first", run.here, 4 * n * model.everywhere * run.direct, "[N, classes]", "exact")
-    yield Array("results", run.here if run.direct else "host", 4 * n * run.z.classes, "[N, classes]", "exact")
-    scored = 4 * n * run.z.classes * (run.direct and run.here == "GPU")
-    yield Array("results to score", "host", scored, "[N, classes], copied from the GPU", "exact")
+    results = 8 * min(n, CHUNK_ROWS[run.s.device]) * run.z.classes
+    yield Array("results", run.here, results, "of a piece, and its rows to score; only counts are kept", "exact")
 
 
 def _step(run: Run) -> Iterator[Array]:
@@ -376,6 +388,8 @@ def _step(run: Run) -> Iterator[Array]:
     size += 4 * rows * run.z.edges // run.z.nodes * model.edges
     why = f"for backward, of {rows:,} rows" + f" and perhaps {halo:,} around them" * (halo > 0)
     yield Array("activations", run.here, size, why, "step")
+    dropped = 4 * run.halo * run.z.features * (run.fetches and model.aggregates_first and run.s.edge_dropout > 0)
+    yield Array("features of the halo", run.here, dropped, "for dropout of edges", "step")
     if run.s.base in SAMPLING:
         fields = run.fields(run.s)
         edges = [round(run.sampled(run.s, layer, count)) for layer, count in enumerate(fields[1:])]
@@ -398,8 +412,10 @@ def _step(run: Run) -> Iterator[Array]:
 def _prepare(run: Run) -> Iterator[Array]:
     z, n = run.z, run.z.nodes
     yield Array("process", "host", PROCESS, "as above", "prepare")
-    ordered = run.stored + 12 * n + (0 if z.feature_nnz is None or run.sparse else run.dense)
-    yield Array("graph in new order", "host", ordered, "edges, features, labels; the old one is mapped", "prepare")
+    ordered = run.csr(z.edges) + run.labels + 12 * n
+    ordered += 0 if run.apart else run.stored_features + (0 if z.feature_nnz is None or run.sparse else run.dense)
+    what = "edges, labels" if run.apart else "edges, features, labels"
+    yield Array("graph in new order", "host", ordered, f"{what}; the old one is mapped", "prepare")
     adjacency = run.csr(z.edges + n) + 4 * n + 3 * run.reverse // 2
     yield Array("adjacency", "host", adjacency, "made from it, with scratch", "prepare")
 

@@ -127,8 +127,11 @@ def _changes(s: Config) -> list[list[dict[str, Any]]]:
     return [
         [{"dtype": "bfloat16"}] if s.dtype == "float32" else [],
         [{"history": "pinned"}] if s.device == "cuda" and s.history == "device" else [],
+        [{"features": "pinned"}] if s.device == "cuda" and s.features == "device" and s.base != "sgc" else [],
         smaller,
+        [{"features": "disk"}] if s.features != "disk" and s.base != "sgc" else [],
         [{"history": "disk"}] if s.history != "disk" else [],
+        [{"history": "disk", "features": "disk", "feature_dtype": "float16"}] if s.base != "sgc" else [],
         [{"hidden_channels": wide >> i} for i in range(1, wide.bit_length()) if wide >> i >= LEAST_HIDDEN],
     ]
 

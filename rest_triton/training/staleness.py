@@ -4,7 +4,7 @@ All comparisons use the same weights, in eval mode: no dropout, running statisti
 change.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -15,59 +15,65 @@ from torch import Tensor
 from ..history.age import NEVER
 from ..history.history import INPUT, History
 from ..history.streams import COMPUTE
+from ..history.table import Table
 from ..methods.baselines.full import Full
 from ..methods.engine import Engine
 from ..methods.gas import GAS
 from ..methods.sampled.graphfm_ib import AGGREGATE
+from ..nn.inference import Inference
 from ..ops import history_spmm
-from ..ops.memory import new_rows
 from ..sampling.batch import Batch
 from ..utils.errors import UserError
+from .metrics import Scores
 
 CHUNK_ROWS = 1 << 15  # rows that are compared at a time
 LossFor = Callable[[Batch], Callable[[Tensor], Tensor | None]]
 
 
 @contextmanager
-def exact_engine(engine: Engine) -> Iterator[tuple[Engine, Tensor]]:
-    """(an engine with exact activations in its tables, the exact result [N, C]).
+def exact_engine(engine: Engine, scores: Scores | None = None) -> Iterator[tuple[Engine, Inference]]:
+    """(an engine with exact activations in its tables, the pass that filled them: it has the results of any batch).
 
     One exact pass fills a second set of float32 tables in the same place. They are freed when the block ends.
+
+    Args:
+        scores: counts the results of the pass.
     """
     history = engine.history.like(engine.history.widths, torch.float32)
     try:
         fresh = engine.with_history(history)
-        yield fresh, fresh.exact(record_at=0)
+        with fresh.inference(record_at=0) as exact:
+            exact.run() if scores is None else exact.run(scores.add)
+            yield fresh, exact
     finally:
         history.close()
 
 
-@torch.no_grad()
-def predictions(engine: Engine, batches: Sequence[Batch], step: int) -> Tensor:
-    """[N, C]: results computed with histories. batches: every node is in exactly one of them."""
-    out: Tensor | None = None
-    for batch in batches:
-        logits = engine.predict(batch, step)
-        if out is None:
-            out = new_rows(engine.history.num_nodes, logits.shape[1], logits.dtype, logits.device)
-        out[batch.rows] = logits
-    assert out is not None
-    return out
+def compared(
+    engine: Engine, exact: Inference, batches: Sequence[Batch], step: int
+) -> Iterator[tuple[Batch, Tensor, Tensor]]:
+    """Yield (a batch, its results computed with histories [R, C], its exact results [R, C]).
 
-
-@torch.no_grad()
-def mean_distance(ours: Tensor, exact: Tensor) -> tuple[float, float]:
-    """(mean over rows of ``‖ours - exact‖``, mean over rows of ``‖exact‖``). Both [N, D], of any dtype.
-
-    The approximation error is the first value, for :func:`predictions` and :meth:`Engine.exact`.
+    exact: by :func:`exact_engine`.
     """
-    distance = norm = 0.0
-    for a, b in zip(ours.split(CHUNK_ROWS), exact.split(CHUNK_ROWS), strict=True):
-        truth = b.float()
-        distance += float((a.to(truth.device).float() - truth).norm(dim=1).double().sum())
-        norm += float(truth.norm(dim=1).double().sum())
-    count = max(1, exact.shape[0])
-    return distance / count, norm / count
+    for batch in batches:
+        yield batch, engine.predict(batch, step), exact.result(batch)
+
+
+@torch.no_grad()
+def mean_distance(pairs: Iterable[tuple[Tensor, Tensor]]) -> tuple[float, float]:
+    """(mean over rows of ``‖ours - exact‖``, mean over rows of ``‖exact‖``), of pairs of ours and exact.
+
+    Both are [R, D], of any dtype. The approximation error is the first value, for :func:`compared`.
+    """
+    distance, norm, count = 0.0, 0.0, 0
+    for ours, exact in pairs:
+        for a, b in zip(ours.split(CHUNK_ROWS), exact.split(CHUNK_ROWS), strict=True):
+            truth = b.float()
+            distance += float((a.to(truth.device).float() - truth).norm(dim=1).double().sum())
+            norm += float(truth.norm(dim=1).double().sum())
+        count += exact.shape[0]
+    return distance / max(1, count), norm / max(1, count)
 
 
 def table_staleness(store: History, exact: History) -> tuple[list[float], list[float]]:
@@ -76,7 +82,7 @@ def table_staleness(store: History, exact: History) -> tuple[list[float], list[f
     exact: by :func:`exact_engine`.
     """
     store.streams.finish()
-    both = [mean_distance(a.rows, b.rows) for a, b in zip(store.tables, exact.tables, strict=True)]
+    both = [mean_distance([(a.rows, b.rows)]) for a, b in zip(store.tables, exact.tables, strict=True)]
     return [distance for distance, _ in both], [distance / norm if norm > 0 else 0.0 for distance, norm in both]
 
 
@@ -96,13 +102,18 @@ def history_error(engine: Engine) -> float | None:
     try:
         fresh = engine.with_history(exact, method)
         if exact.tables:
-            fresh.exact(record_at=0)
+            fresh.fill()
         for ours, theirs in zip(aggregates or history.tables, exact.tables, strict=True):
-            rows = torch.nonzero(ours.stamp != NEVER).squeeze(1)
-            truth = theirs.rows[rows.to(theirs.rows.device)]
-            if aggregates is not None:
-                truth = history_spmm(engine.inputs.adj, rows, engine.inputs.outside(), None, theirs.rows)
-            distance, norm = mean_distance(ours.rows[rows.to(ours.rows.device)], truth)
+            written = torch.nonzero(ours.stamp != NEVER).squeeze(1).split(CHUNK_ROWS)
+
+            def pair(rows: Tensor, ours: Table = ours, theirs: Table = theirs) -> tuple[Tensor, Tensor]:
+                if aggregates is not None:
+                    truth = history_spmm(engine.inputs.adj, rows, engine.inputs.outside(), None, theirs.rows)
+                else:
+                    truth = theirs.rows[rows.to(theirs.rows.device)]
+                return ours.rows[rows.to(ours.rows.device)], truth
+
+            distance, norm = mean_distance(map(pair, written))
             shares += [distance / norm] if norm > 0 else []
     finally:
         exact.close()
@@ -177,7 +188,7 @@ def gradient_errors(
             yield batch, GradientError(
                 norm=float(truth[0].norm()), error=float((stale[0] - truth[0]).norm()),
                 stale=float((stale[0] - same_rows[0]).norm()), cut=float((same_rows[0] - truth[0]).norm()),
-                output=float((stale[1] - batch.take(exact).to(stale[1].device)).norm()),
+                output=float((stale[1] - exact.result(batch)).norm()),
                 aggregate=aggregate, farthest=farthest, mean=mean,
             )  # fmt: skip
 

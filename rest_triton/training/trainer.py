@@ -5,6 +5,7 @@ import os
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ from torch import Tensor
 
 from ..config import Config
 from ..data.clusters import ClusterData
-from ..data.features import SparseRows
+from ..data.features import Reordered, SparseRows
 from ..history.age import ages, mean_age
+from ..history.constant import Storage
 from ..history.history import INPUT, History
 from ..kernels._hash import mix64
 from ..methods.engine import Engine
@@ -22,12 +24,14 @@ from ..methods.loss import Loss
 from ..methods.options import settled
 from ..methods.registry import METHODS, method_for, refresh_for
 from ..nn import HistoryGNN, build, model_named, parameter_groups
+from ..nn.features import Features
+from ..nn.inference import Inference
 from ..sampling.batch import Batch
 from ..utils.dtypes import DTYPES
 from .ahead import one_ahead
 from .diagnosis import NotFinite, diagnose
-from .metrics import scores
-from .staleness import exact_engine, mean_distance, predictions, table_staleness
+from .metrics import Scores
+from .staleness import compared, exact_engine, mean_distance, table_staleness
 
 PHASES = ("data", "refresh", "train", "evaluation")
 AHEAD_THREADS = 3  # from so many on, a thread prepares the next batch; fewer are busy with this one
@@ -53,6 +57,13 @@ class Clock:
             yield
         finally:
             self.seconds[name] += self.now() - begin
+
+
+def _stored(x: Reordered, storage: Storage, device: torch.device) -> Features:
+    """Features in their place. They keep their format if it is no wider than the asked one."""
+    dtype = x.dtype if x.dtype.itemsize <= storage.dtype.itemsize else storage.dtype
+    table = replace(storage, dtype=dtype).table("features", (x.shape[0], x.shape[1]), x.pieces(), device)
+    return Features(table, device)
 
 
 class Trainer:
@@ -92,9 +103,11 @@ class Trainer:
         if self.method.table_rows is not None:
             place |= dict(rows=self.method.table_rows)
         self.history = history(graph.num_nodes, widths, kinds=kinds, dtype=DTYPES[config.dtype], device=self.device, **place)
-        x = self.method.bind(loaded.adj, loaded.x)
+        storage = Storage(config.features, DTYPES[config.feature_dtype], loaded.folder, loaded.normalise)
+        x = _stored(loaded.x, storage, self.device) if isinstance(loaded.x, Reordered) else loaded.x
+        x = self.method.bind(loaded.adj, x)
         self.engine = Engine(
-            self.model, self.method, loaded.adj, x, self.history, edge_dropout=config.edge_dropout,
+            self.model, self.method, loaded.adj, x, self.history, storage=storage, edge_dropout=config.edge_dropout,
             seed=mix64(config.seed) >> 1, amp=config.amp, history_dropout=config.history_dropout,
         )  # fmt: skip
         self.optimizer = self._optimizer()
@@ -105,7 +118,8 @@ class Trainer:
     def _settled(self, config: Config, own: bool) -> Config:
         """The configuration with ``first`` settled. Models of one's own have a table, unless exact is asked for."""
         x, encodes = self.loaded.x, self.model.encodes
-        features = -(-x.nbytes // max(1, x.shape[0])) if encodes else 4 * x.shape[1]
+        features = DTYPES[config.feature_dtype].itemsize * x.shape[1]
+        features = min(features, -(-x.nbytes // max(1, x.shape[0]))) if encodes else features
         row = 0 if own else DTYPES[config.dtype].itemsize * sum(self.model.history_dims[:1])
         return settled(config, features, row, sparse=isinstance(x, SparseRows) and not encodes)
 
@@ -229,22 +243,32 @@ class Trainer:
             else:
                 # One pass scores and writes the tables, unless their dtype would round the inputs of layers.
                 written = writes and self.config.dtype == "float32"
-                metrics = dict(scores(self.engine.exact(record_at=self.step if written else None), self.loaded.graph))
+                metrics = self._score(record_at=self.step if written else None)
             if writes and not written:
                 self.engine.fill(self.step)
         if writes:
             self.refresh.filled(self.step)
         return metrics
 
+    def _score(self, record_at: int | None) -> dict[str, Any]:
+        found = Scores(self.loaded.graph)
+        with self.engine.inference(record_at=record_at) as exact:
+            exact.run(found.add)
+        return dict(found.by_split())
+
     def _compare(self) -> dict[str, Any]:
-        graph = self.loaded.graph
-        with exact_engine(self.engine) as (fresh, exact):
-            stale = predictions(self.engine, self.method.cover(), self.step)
+        found, stale = Scores(self.loaded.graph), Scores(self.loaded.graph)
+
+        def pairs(exact: Inference) -> Iterator[tuple[Tensor, Tensor]]:
+            for batch, ours, truth in compared(self.engine, exact, self.method.cover(), self.step):
+                stale.add(batch, ours)
+                yield ours, truth
+
+        with exact_engine(self.engine, found) as (fresh, exact):
+            error, _ = mean_distance(pairs(exact))
             rows, relative = table_staleness(self.history, fresh.history)
-        metrics: dict[str, Any] = dict(scores(exact, graph))
-        metrics["error"] = mean_distance(stale, exact)[0]
-        metrics |= {f"stale_{split}": value for split, value in scores(stale, graph).items()}
-        return metrics | {"staleness": rows, "staleness_relative": relative}
+        metrics = found.by_split() | {f"stale_{split}": value for split, value in stale.by_split().items()}
+        return {**metrics, "error": error, "staleness": rows, "staleness_relative": relative}
 
     def state(self) -> dict[str, Any]:
         """The state for a checkpoint, without the tables."""

@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from rest_triton.config import Config
-from rest_triton.data.clusters import ClusterData, with_named_edges
-from rest_triton.data.features import SparseRows
+from rest_triton.data.clusters import ClusterData, stored_apart, with_named_edges
+from rest_triton.data.features import Reordered, SparseRows
 from rest_triton.data.graph import Graph
 from rest_triton.history.history import History
 from rest_triton.history.slots import Slots
@@ -98,6 +98,9 @@ class Run:
         self.data = data(directed, self.config, model_named(self.config.model) if own is None else own)
         if x is not None:
             self.data = replace(self.data, x=x.to(self.config.device))
+        if stored_apart(self.config):
+            assert not isinstance(self.data.x, Reordered)
+            self.data = replace(self.data, x=Reordered(self.data.x, torch.arange(NODES)), folder=folder)
         made: Any = None if own is None else lambda in_channels, out_channels: own
         history = partial(FarHistory if far else History, streams=streams)
         self.trainer = Trainer(self.config, self.data, made, folder=folder, history=history)

@@ -10,11 +10,10 @@ from torch import Tensor
 
 from rest_triton.methods.loss import mean_loss
 from rest_triton.sampling.batch import Batch
-from rest_triton.training.metrics import scores
-from rest_triton.training.staleness import GradientError, exact_engine, gradient_errors, predictions, table_staleness
+from rest_triton.training.staleness import GradientError, compared, exact_engine, gradient_errors, table_staleness
 from rest_triton.training.trainer import Trainer
 
-from ..training.data import NODES, gradients, settings, small
+from ..training.data import NODES, gradients, scores, settings, small
 
 MODELS: dict[str, dict[str, Any]] = {
     "gcn": dict(model="gcn", batch_norm=True, dropout=0.5),
@@ -182,5 +181,7 @@ def test_exact_tables_are_those_of_a_fill() -> None:
     with exact_engine(trainer.engine) as (fresh, exact):
         rows, _ = table_staleness(fresh.history, fresh.history)
         assert rows == [0.0] * len(fresh.history.tables)
-        again = predictions(fresh, trainer.method.cover(), 1)
-        torch.testing.assert_close(again, exact, rtol=1e-4, atol=1e-5)
+        whole = trainer.engine.exact()
+        for batch, again, truth in compared(fresh, exact, trainer.method.cover(), 1):
+            torch.testing.assert_close(again, whole[batch.rows], rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(truth, whole[batch.rows], rtol=1e-5, atol=1e-6)

@@ -28,7 +28,7 @@ def test_features_are_exact_aggregates(layers: int, directed: bool) -> None:
         for piece in pieces:
             aggregated[piece] = history_spmm(run.data.adj, piece, outside, None, x)
         x = aggregated
-    assert torch.equal(run.engine.inputs.aggregated(), x)
+    assert torch.equal(run.engine.inputs.aggregated().rows, x)
 
 
 def test_training_reads_no_edge() -> None:
@@ -46,7 +46,7 @@ def test_it_is_a_linear_model_of_these_features() -> None:
         [(CLASSES, FEATURES), (CLASSES,)],
     )
     assert run.graph.y is not None and run.history.all_tables == []
-    batch, x = run.trainer.method.batches(1)[0], run.engine.inputs.aggregated()
+    batch, x = run.trainer.method.batches(1)[0], run.engine.inputs.aggregated().rows
     y = run.graph.y[batch.rows]
     weight, bias = (p.detach().clone().requires_grad_() for p in sorted(run.model.parameters(), key=lambda p: -p.dim()))
     expected = F.cross_entropy(F.linear(x[batch.rows], weight, bias), y)

@@ -13,7 +13,7 @@ from ..history.runs import CLASSES, MODELS, NODES, Run, disk
 @pytest.mark.parametrize(("far", "given"), [(False, "cached"), (True, "cached"), (True, "exact")])
 @pytest.mark.parametrize("model", MODELS)
 def test_any_pieces_give_the_same(model: str, far: bool, given: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if model in ("gat", "pna"):
+    if model in ("gat", "pna", "gcn-norm"):
         given = "cached"  # an exact first layer is refused
     run = Run(model, far=far, first=given)
     run.losses(3)
@@ -61,15 +61,18 @@ def test_two_scratch_tables_take_turns() -> None:
 def test_embeddings_are_what_the_last_layer_reads() -> None:
     run = Run("gcn")
     with run.engine.inference() as made:
-        logits = made.run()
-        hidden = made.embeddings()
-    assert hidden is not None and hidden.shape == (NODES, 16)
+        logits = made.collect()
+        batches = [run.batch(0, 3), run.batch()]
+        hidden = [made.embeddings(batch) for batch in batches]
+        again = [made.result(batch) for batch in batches]
     run.engine.fill(1)
-    torch.testing.assert_close(hidden, run.history.tables[-1].rows)
+    for batch, rows, result in zip(batches, hidden, again, strict=True):
+        torch.testing.assert_close(rows, run.history.tables[-1].rows[batch.rows])
+        torch.testing.assert_close(result, logits[batch.rows], rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(logits, run.engine.exact())
     one = Run("gcn", num_layers=1)
     with one.engine.inference() as made:
-        assert made.run().shape == (NODES, CLASSES) and made.embeddings() is None
+        assert made.collect().shape == (NODES, CLASSES) and made.embeddings(one.batch()) is None
 
 
 def test_scratch_files_are_removed(tmp_path: Path) -> None:

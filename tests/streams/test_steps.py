@@ -408,7 +408,7 @@ def from_the_beginning(model: str, **options: Any) -> list[str]:
         run.losses(2)
     made = run.engine.inputs
     adj = [t for t in (made.adj.rowptr, made.adj.col, made.adj.row_scale) if t is not None]
-    return check(recording.log, known=[*run.state(), *adj, made.features.rows, made.aggregated()])
+    return check(recording.log, known=[*run.state(), *adj, made.features.rows, made.aggregated().rows])
 
 
 MODULES = (

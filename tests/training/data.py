@@ -7,7 +7,7 @@ from torch import Tensor
 
 from rest_triton.config import Config
 from rest_triton.data.clusters import ClusterData, with_named_edges
-from rest_triton.data.graph import Graph, Normalisation
+from rest_triton.data.graph import MASKS, Graph, Normalisation
 
 NODES, FEATURES, CLASSES = 240, 12, 5
 PTR = torch.tensor([0, 30, 61, 95, 120, 150, 181, 215, 240])
@@ -47,3 +47,20 @@ def settings(**changes: Any) -> Config:
 
 def gradients(model: torch.nn.Module) -> list[Tensor]:
     return [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in model.parameters()]
+
+
+def score(logits: Tensor, y: Tensor) -> float:
+    """The accuracy of the largest logits, or the micro-F1 of positive logits, of the rows with labels."""
+    if y.dim() == 2:
+        labelled = y.amin(1) >= 0
+        predicted, actual = logits[labelled] > 0, y[labelled] > 0
+        return 2 * int((predicted & actual).sum()) / max(1, int(predicted.sum()) + int(actual.sum()))
+    labelled = y >= 0
+    return float((logits.argmax(1) == y)[labelled].double().mean()) if bool(labelled.any()) else 0.0
+
+
+def scores(logits: Tensor, graph: Graph) -> dict[str, float]:
+    """Scores by split, from all results at once."""
+    assert graph.y is not None
+    masks = {name.removesuffix("_mask"): getattr(graph, name) for name in MASKS}
+    return {part: score(logits[mask], graph.y[mask]) for part, mask in masks.items() if mask is not None}

@@ -45,7 +45,7 @@ def test_predictions_are_those_of_the_run(method: str, data: Data, tmp_path: Pat
     made.trainer.model.load_state_dict(best["trainer"]["model"])
     expected = made.trainer.engine.exact().softmax(1)
     shutil.copy(data.folder / "tiny.npz", tmp_path)
-    predict.main(["--run", str(tmp_path / "run"), "--out", str(tmp_path / "found.npz")])
+    predict.main(["--run", str(tmp_path / "run"), "--out", str(tmp_path / "found.npz"), "--probabilities"])
     with np.load(tmp_path / "found.npz") as found:
         np.testing.assert_array_equal(found["probabilities"][data.loaded.order], expected.numpy())
         assert len(found["prediction"]) == NODES

@@ -99,6 +99,8 @@ LIMITS: list[tuple[dict[str, Any], str]] = [
     (dict(batch_size=0), "batch_size is 0; it must be at least 1"),
     (dict(num_parts=6, batch_size=7), "batch_size is 7, and there are 6 clusters; give --batch-size 1 to 6"),
     (dict(partition="mets"), "partition is 'mets': did you mean 'metis'? known are: metis, stream, random"),
+    (dict(features="disc"), "features is 'disc': did you mean 'disk'? known are: device, pinned, disk"),
+    (dict(feature_dtype="half"), "feature_dtype is 'half': known are: float32, float16, bfloat16"),
     (dict(num_layers=0), "num_layers is 0; it must be at least 1"),
     (dict(hidden_channels=0), "hidden_channels is 0; it must be at least 1"),
     (dict(dropout=-0.1), "dropout is -0.1; it must be 0 to 1"),

@@ -48,9 +48,10 @@ def trained(graphs: dict[str, dict[str, Any]], cwd: Path) -> dict[str, Result]:
 @pytest.fixture(scope="module")
 def predicted(trained: dict[str, Result], cwd: Path) -> dict[str, Result]:
     """``one`` in a process of its own."""
-    several = ["--run", "several/seed-1/checkpoints/epoch-000005.pt", "--out", "no_suffix"]
+    several = ["--run", "several/seed-1/checkpoints/epoch-000005.pt", "--out", "no_suffix", "--probabilities"]
+    both = ["--probabilities", "--embeddings"]
     return dict(
-        one=run("-m", "rest_triton.predict", "--run", "one", "--out", "one_predicted.npz", "--embeddings", cwd=cwd),
+        one=run("-m", "rest_triton.predict", "--run", "one", "--out", "one_predicted.npz", *both, cwd=cwd),
         several=here(command_line.main, *several, cwd=cwd),
     )
 
@@ -75,7 +76,7 @@ def test_rows_are_in_the_order_of_the_data_set(
     graph, said = graphs["one"], scores_in(predicted["one"])
     with np.load(cwd / "one_predicted.npz") as found:
         prediction = found["prediction"]
-    assert prediction.dtype == np.int64 and prediction.shape == (NODES,)
+    assert prediction.dtype == np.int32 and prediction.shape == (NODES,)
     assert len(np.unique(prediction)) == CLASSES  # or any order would do
     for part in ("train", "val", "test"):
         chosen = graph[f"{part}_mask"] & (graph["y"] >= 0)
@@ -90,7 +91,7 @@ def test_it_is_the_best_epoch_that_predicts(predicted: dict[str, Result], cwd: P
     said = scores_in(predicted["one"])
     assert (said["val"], said["test"]) == (f"{100 * best['best_val']:.2f}", f"{100 * best['best_test']:.2f}")
     assert predicted["one"].stdout.splitlines()[0] == (
-        f"one_predicted.npz: probabilities [{NODES}, {CLASSES}], prediction [{NODES}], embeddings [{NODES}, 16]"
+        f"one_predicted.npz: prediction [{NODES}], probabilities [{NODES}, {CLASSES}], embeddings [{NODES}, 16]"
     )
     assert predicted["one"].stdout.endswith(", by one/checkpoints/best.pt\n")
 
@@ -98,7 +99,7 @@ def test_it_is_the_best_epoch_that_predicts(predicted: dict[str, Result], cwd: P
 def test_probabilities_and_embeddings(predicted: dict[str, Result], cwd: Path) -> None:
     with np.load(cwd / "one_predicted.npz") as found:
         probabilities, prediction, embeddings = (found[name] for name in ("probabilities", "prediction", "embeddings"))
-        assert len(found.files) == 3
+        assert len(found.files) == 3 and prediction.dtype == np.int32
     assert probabilities.dtype == np.float32 and probabilities.shape == (NODES, CLASSES)
     assert np.allclose(probabilities.sum(1), 1, atol=1e-6) and probabilities.min() >= 0
     assert (probabilities.argmax(1) == prediction).all()
@@ -159,7 +160,7 @@ def test_a_model_of_one_layer_has_no_embeddings(graphs: dict[str, dict[str, Any]
     assert refused("--run", "single", "--out", "x.npz", "--embeddings").startswith("a model of one layer has no embeddings")
     command_line.main(["--run", "single", "--out", "x.npz"])
     with np.load("x.npz") as found:
-        assert sorted(found.files) == ["prediction", "probabilities"]
+        assert sorted(found.files) == ["prediction"]
 
 
 def test_a_run_with_old_names_predicts(predicted: dict[str, Result], cwd: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,7 +172,7 @@ def test_a_run_with_old_names_predicts(predicted: dict[str, Result], cwd: Path, 
     text = config.read_text()
     config.write_text(text.replace("num_parts: ", "parts: ").replace("batch_size: ", "per_batch: "))
     assert config.read_text().count("parts: 6\nper_batch: 2\n") == 1
-    command_line.main(["--run", "old", "--out", "old.npz"])
+    command_line.main(["--run", "old", "--out", "old.npz", "--probabilities"])
     with np.load("old.npz") as found, np.load("one_predicted.npz") as wanted:
         assert (found["probabilities"] == wanted["probabilities"]).all()
 

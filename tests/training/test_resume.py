@@ -162,7 +162,7 @@ def test_a_run_of_version_0_1(tmp_path: Path) -> None:
     zipfile.ZipFile(Path(__file__).parent / "old_run.zip").extractall(tmp_path)
     assert "\nparts: 4\nper_batch: 2\n" in (tmp_path / "run" / "config.yaml").read_text()
     wanted = metrics(tmp_path / "run")
-    predicted = here(predict.main, "--run", "run", "--out", "found.npz", cwd=tmp_path)
+    predicted = here(predict.main, "--run", "run", "--out", "found.npz", "--probabilities", cwd=tmp_path)
     assert predicted.returncode == 0, predicted.stderr
     with np.load(tmp_path / "found.npz") as found, np.load(tmp_path / "want.npz") as before:
         np.testing.assert_allclose(found["probabilities"], before["probabilities"], rtol=1e-4)

@@ -9,7 +9,9 @@ from torch import Tensor
 from rest_triton.data.graph import Graph
 from rest_triton.methods.loss import mean_loss
 from rest_triton.sampling.batch import Batch, ClusterBatches, node_batch
-from rest_triton.training.metrics import score, scores
+from rest_triton.training.metrics import Scores, counts
+
+from . import data
 
 CPU = torch.device("cpu")
 
@@ -17,6 +19,22 @@ CPU = torch.device("cpu")
 def logits_for(*classes: int) -> Tensor:
     """Rows of logits with the largest at these classes."""
     return torch.tensor([[3.0 if c == wanted else float(c) / 10 for c in range(3)] for wanted in classes])
+
+
+def score(logits: Tensor, y: Tensor) -> float:
+    right, of = counts(logits, y).tolist()
+    return right / max(1, of)
+
+
+def scores(logits: Tensor, graph: Graph, size: int = 2) -> dict[str, float]:
+    """In pieces of ``size`` rows, the last one by ids."""
+    found, nodes = Scores(graph), len(logits)
+    for begin in range(0, nodes, size):
+        end = min(begin + size, nodes)
+        ids = torch.arange(begin, end).flip(0)
+        piece = Batch(nodes, ranges=((begin, end),)) if end < nodes else node_batch(ids, nodes)
+        found.add(piece, piece.take(logits))
+    return found.by_split()
 
 
 def surprise(row: list[float], wanted: int) -> float:
@@ -68,6 +86,19 @@ def test_each_part_of_the_split() -> None:
     some = masks([0, 1], [2, 3], [4, 5], 6)
     del some["test_mask"]
     assert list(scores(logits, graph(y, **some))) == ["train", "val"]
+
+
+@pytest.mark.parametrize("several", [False, True])
+@pytest.mark.parametrize("size", [1, 7, 64, 100])
+def test_scores_in_pieces_are_those_of_all_results_at_once(size: int, several: bool) -> None:
+    g = torch.Generator().manual_seed(size)
+    shape, most = ((100, 3), 2) if several else ((100,), 3)
+    y = torch.randint(0, most, shape, generator=g, dtype=torch.int8 if several else torch.int64)
+    part = torch.randint(0, 4, (100,), generator=g)  # some are in no split
+    y[(part != 0) & (torch.rand(100, generator=g) < 0.3)] = -1
+    made = graph(y, train_mask=part == 0, val_mask=part == 1, test_mask=part == 2)
+    logits = torch.randn(100, 3, generator=g)
+    assert scores(logits, made, size) == data.scores(logits, made)
 
 
 def test_only_training_nodes_are_learnt_from() -> None:

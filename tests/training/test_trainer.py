@@ -16,10 +16,9 @@ from rest_triton.nn import context, inputs, model_named
 from rest_triton.ops import use_backend
 from rest_triton.sampling.batch import Batch
 from rest_triton.training.diagnosis import NotFinite
-from rest_triton.training.metrics import scores
 from rest_triton.training.trainer import Trainer
 
-from .data import CLASSES, NODES, PTR, gradients, settings, small
+from .data import CLASSES, NODES, PTR, gradients, scores, settings, small
 
 MODELS: dict[str, dict[str, Any]] = {
     "gcn": dict(model="gcn", dropout=0.3, batch_norm=True),

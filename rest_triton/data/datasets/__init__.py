@@ -61,6 +61,16 @@ def load(name: str, root: Path | str = "data", *, split: int = 0) -> Graph:
     raise unknown_dataset(name)
 
 
+def prepared_folder(name: str, root: Path | str = "data", split: int = 0) -> Path:
+    """The folder of a prepared graph, for the arguments of :func:`load`."""
+    slug = name
+    if name in DATASETS and DATASETS[name].splits > 1:
+        slug = f"{name}-split{split}"
+    elif name.endswith(".npz"):
+        slug = f"{Path(name).stem}-{_digest(Path(name))[:12]}"
+    return Path(root) / "prepared" / folder_name(slug)
+
+
 def unknown_dataset(name: str) -> UserError:
     known = did_you_mean(name, DATASETS)
     return UserError(f"{name!r} is not a data set: {known}; or synthetic:<shape>, or the path of an .npz")

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from ...config import Config
-from ...data.features import SparseRows
 from ...data.graph import Graph
 from ...kernels._hash import mix64
+from ...nn.features import NodeRows
 from ...nn.model import HistoryGNN
 from ...ops import Adjacency, edges_inside
 from ...sampling.batch import Batch, Lazy
@@ -51,7 +51,7 @@ class SAINT(Method):
     def sample(self, generator: torch.Generator) -> Tensor:
         """int64[R]: nodes of a subgraph, with repetitions."""
 
-    def bind(self, adj: Adjacency, x: Tensor | SparseRows) -> Tensor | SparseRows:
+    def bind(self, adj: Adjacency, x: NodeRows) -> NodeRows:
         """Count nodes and edges in subgraphs, and weigh them."""
         self.adj, self.weight = adj, None
         self.degrees = adj.rowptr[1:].cpu().double()  # cumulated

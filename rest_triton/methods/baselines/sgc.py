@@ -1,9 +1,9 @@
 """SGC (Wu et al., 2019): features are aggregated once, then a linear model is trained on their rows."""
 
 import torch
-from torch import Tensor
 
-from ...data.features import SparseRows, dense
+from ...data.features import dense
+from ...nn.features import Features, NodeRows
 from ...ops import Adjacency, history_spmm
 from ...sampling.batch import Batch
 from ..engine import Engine
@@ -18,7 +18,8 @@ class SGC(SAGE):
 
     layers = 1
 
-    def bind(self, adj: Adjacency, x: Tensor | SparseRows) -> Tensor | SparseRows:
+    def bind(self, adj: Adjacency, x: NodeRows) -> NodeRows:
+        assert not isinstance(x, Features), "sgc has its features on the device"
         x = dense(x)  # aggregates have the nonzeros of all neighbours
         nodes = torch.arange(adj.num_nodes, device=x.device)
         outside = ~nodes.int()
