@@ -146,7 +146,7 @@ LIMITS: list[tuple[dict[str, Any], str]] = [
     (dict(layer_nodes=0), "layer_nodes is 0; it must be at least 1"),
     (dict(subgraph_nodes=0), "subgraph_nodes is 0; it must be at least 1"),
     (dict(walk_length=0), "walk_length is 0; it must be at least 1"),
-    (dict(coverage=0.9), "coverage is 0.9; it must be at least 1"),
+    (dict(coverage=-0.9), "coverage is -0.9; it must be at least 0"),
     (dict(row_normalise="rows"), "row_normalise is 'rows'; it must be true or false"),
     (dict(method="sage+rest"), "method is 'sage+rest', but sage has no tables to refresh; give --method sage, or one of"),
     (dict(method="saint-walk", model="pna"), "method is saint-walk, but model pna does not sum over neighbours"),
