@@ -15,13 +15,18 @@ HISTORIES = ("gas", "lmc", "graphfm")
 
 
 def _sizes(base: Base) -> dict[str, dict[str, Any]]:
-    """The size of a batch of each method without tables. GraphSAINT's are there with and without its weights."""
+    """The size of a batch of each method without tables.
+
+    FastGCN, LADIES and GraphSAINT are there in two forms: unbiased as in their papers, and as they are often used.
+    """
     c = base.config
     share = c.batch_size / c.num_parts
     nodes = dict(batch_nodes=max(1, -(-base.training * c.batch_size // c.num_parts)))
     drawn = {"saint-node": 1, "saint-edge": 2, "saint-walk": 1 + c.walk_length}
     found: dict[str, dict[str, Any]] = {"cluster": {}, "sage": nodes, "sgc": nodes}
-    found |= {name: nodes | base.default(layer_nodes=max(1, round(base.nodes * share))) for name in LAYERWISE}
+    for name in LAYERWISE:
+        found[name] = nodes | base.default(layer_nodes=max(1, round(base.nodes * share)))
+        found[f"{name}, rows normalised"] = found[name] | dict(row_normalise=True)
     for name in SAINTS:
         found[name] = base.default(subgraph_nodes=max(1, round(base.nodes * share / drawn[name])))
         found[f"{name}, no weights"] = found[name] | dict(coverage=0.0)
