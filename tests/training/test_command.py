@@ -267,7 +267,7 @@ def test_few_training_nodes_and_no_test(cwd: Path, refused: Refused, capsys: pyt
 def test_a_defect_of_ours_keeps_its_traceback(cwd: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A ValueError that is not the user's leaves the command as it is. Python then prints its traceback."""
 
-    def wrong(*_: Any) -> None:
+    def wrong(*_: Any, **__: Any) -> None:
         raise ValueError("an argument of an internal function")
 
     monkeypatch.setattr(Engine, "train", wrong)

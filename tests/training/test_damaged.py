@@ -170,6 +170,7 @@ def test_of_another_run(run: Path, data: Data) -> None:
         "root": "elsewhere", "run_dir": "elsewhere", "dropout": 0.5, "alpha": 0.5, "edge_dropout": 0.5,
         "push_momentum": 0.5, "importance_share": 0.5, "refresh_norm": "running", "beta": 0.5, "score": "sin",
         "ib_momentum": 0.5, "gradient_quantile": 0.5, "fanout": "5", "first": "exact",
+        "features": "pinned", "feature_dtype": "bfloat16",
     }  # fmt: skip
     for f in fields(Config):
         now = getattr(config, f.name)
