@@ -1,4 +1,4 @@
-"""What a batch of a GCN has to compute by GAS, by GraphFM and by LMC as coded: counted from its rows and edges.
+"""What a batch of a GCN has to compute by GAS, GraphFM, LMC as coded and with sampled neighbours, from its rows and edges.
 
 A graph is taken to be undirected. ``widths`` are those of features, hidden layers and the result.
 """
@@ -102,6 +102,17 @@ def lmc_coded(of: Size, widths: Sequence[int]) -> Work:
             edges = 2 * (of.edges + of.within) * wide
             total += Work((3 * of.rows + 2 * of.halo) * product, edges, activated + blended)
     return total
+
+
+def sampled(rows: int, drawn: int, whole: int, layer: int, widths: Sequence[int]) -> Work:
+    """One layer with sampled neighbours.
+
+    Args:
+        rows: that it computes. drawn: sampled edges, with gradients. whole: edges of whole neighbourhoods, without.
+    """
+    wide, narrow = widths[layer : layer + 2]
+    activated = 0 if layer == len(widths) - 2 else 2 * rows * narrow
+    return Work((2 if layer == 0 else 3) * rows * wide * narrow, (2 * drawn + whole) * wide, activated)
 
 
 def bound(of: Work, gas: Work, shares: dict[str, float]) -> float:

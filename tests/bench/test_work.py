@@ -47,6 +47,15 @@ def test_without_a_halo_all_methods_compute_the_same() -> None:
     assert work.bound(plain, plain, dict(products=0.5, aggregates=0.2, activations=0.2, others=0.1)) == pytest.approx(1)
 
 
+def test_all_neighbours_are_the_work_of_gas() -> None:
+    size = size_of(*range(runs.NODES))[0]
+    layers = range(len(WIDTHS) - 1)
+    made = [work.sampled(size.rows, size.edges if layer else 0, 0, layer, WIDTHS) for layer in layers]
+    assert sum(made, work.Work()) == work.gas(size, WIDTHS)
+    whole = work.sampled(size.rows, 0, size.edges, 1, WIDTHS)  # without gradients
+    assert 2 * whole.edges == made[1].edges and whole.products == made[1].products
+
+
 def test_work_by_hand() -> None:
     size = work.Size(rows=10, halo=4, edges=30, across=6, within=9, all=20)
     products = [wide * narrow for wide, narrow in pairwise(WIDTHS)]
@@ -84,6 +93,7 @@ def test_edges_that_samples_read(method: str, tmp_path: Path) -> None:
         rows = torch.cat([rows, Batch(adj.num_nodes, nodes=rows).halo(adj)])
         computed += len(rows)
     assert (reads.sampled, reads.everything, reads.rows) == (edges, 0, computed)  # complete samples need no other sum
+    assert reads.done.edges == 2 * edges * config.hidden_channels
     few = Trainer(config.changed(fanout="1"), made.loaded)
     epoch, reads = bench_methods.counted(few)
     epoch()
