@@ -37,6 +37,7 @@ from .methods.options import (
     refuse_refresh,
     refuse_sampling,
     refuse_sgc,
+    refuse_trim,
 )
 from .utils.errors import UserError, did_you_mean
 from .utils.options import option
@@ -157,6 +158,7 @@ class Config(
                 "give --features device --feature-dtype float32, or --method full"
             )
         refuse_first(self)
+        refuse_trim(self)
 
     @property
     def base(self) -> str:

@@ -89,6 +89,7 @@ def _check(store: "History", path: Path, file: BinaryIO) -> tuple[int, int]:
 
 
 def _describe(store: "History") -> dict[str, Any]:
+    rows = sorted({table.rows.shape[0] for table in store.all_tables}, reverse=True)
     return (
         {
             "num_nodes": store.num_nodes,
@@ -96,7 +97,7 @@ def _describe(store: "History") -> dict[str, Any]:
             "dtype": str(store.dtype).removeprefix("torch."),
             "fingerprint": store.fingerprint,
         }
-        | ({} if store.num_rows == store.num_nodes else {"rows": store.num_rows})
+        | ({} if rows in ([], [store.num_nodes]) else {"rows": rows[0] if len(rows) == 1 else rows})
         | {f"{kind}_widths": [t.rows.shape[1] for t in tables] for kind, tables in store.kinds.items() if kind != "input"}
     )
 

@@ -15,7 +15,7 @@ from ..utils.progress import notice
 from .age import NEVER, Ages, ages
 from .disk import DiskTable, require_room
 from .streams import IO, Resource, Streams, streams_for
-from .table import DeviceTable, PinnedTable, Rows, Table
+from .table import DeviceTable, FetchedTable, PinnedTable, Rows, Table
 
 Place = Literal["device", "pinned", "disk"]
 TIERS: dict[str, type[Table]] = {"device": DeviceTable, "pinned": PinnedTable, "disk": DiskTable}
@@ -28,7 +28,9 @@ class History:
 
     Args:
         num_nodes: of the graph. widths: columns of the tables of layer inputs, the first layer's first.
-        rows: of each table; by default one for each node.
+        rows: of each table of layer inputs; by default one for each node.
+        numbers: int32[N]: the row of each node, where it is not the node's id. A node whose number is not below a table's
+            rows has none. No table is then in place.
         kinds: widths of further tables by kind, such as ``{"gradient": [256, 256]}``.
         place: ``device``: on the model's device. ``pinned``: in page-locked host memory, which the GPU reads and writes
             while it computes; without a GPU it means ``device``, and a notice is printed. ``disk``: in memory-mapped files.
@@ -51,7 +53,8 @@ class History:
         num_nodes: int,
         widths: Sequence[int],
         *,
-        rows: int | None = None,
+        rows: Sequence[int] | None = None,
+        numbers: Tensor | None = None,
         kinds: Mapping[str, Sequence[int]] | None = None,
         place: Place = "device",
         dtype: torch.dtype = torch.float32,
@@ -67,22 +70,24 @@ class History:
         if (place == "disk") != (folder is not None):
             raise ValueError(f"place is {place!r} and folder {folder!r}; disk needs a folder, and no other place has one")
         self.num_nodes, self.widths, self.place, self.dtype = num_nodes, tuple(widths), place, dtype
-        self.num_rows = num_nodes if rows is None else rows
         self.device, self.fingerprint = torch.device(device), fingerprint
         self.streams = streams if streams is not None else streams_for(self.device)
         self.folder = None if folder is None else Path(folder).absolute()  # the working directory may change
         self._scratch: TemporaryDirectory[str] | None = None
         self.kinds: dict[str, list[Table]] = {}
         wanted = {INPUT: self.widths} | {kind: tuple(sizes) for kind, sizes in (kinds or {}).items()}
+        self.numbers = None if numbers is None else numbers.to(self.device)
+        counts = {kind: [num_nodes] * len(sizes) for kind, sizes in wanted.items()} | ({INPUT: list(rows)} if rows else {})
+        shapes = {kind: list(zip(counts[kind], sizes, strict=True)) for kind, sizes in wanted.items()}
         if self.folder is not None:
             self.folder.mkdir(parents=True, exist_ok=True)
             require_room(
-                self.folder, sum(self.num_rows * (w * dtype.itemsize + 4) for sizes in wanted.values() for w in sizes)
+                self.folder, sum(n * (width * dtype.itemsize + 4) for sizes in shapes.values() for n, width in sizes)
             )
-        for kind, sizes in wanted.items():
+        for kind, sizes_of_kind in shapes.items():
             self.kinds[kind] = [
-                self._tier().new(f"{kind} {t}", self.num_rows, width, dtype, self.device, self.folder)
-                for t, width in enumerate(sizes)
+                self._tier().new(f"{kind} {t}", n, width, dtype, self.device, self.folder)
+                for t, (n, width) in enumerate(sizes_of_kind)
             ]
         self._buffers: dict[tuple[str, int | str, int], Rows] = {}
 
@@ -91,8 +96,8 @@ class History:
             if not History._said_so:
                 notice("history: pinned memory belongs to a GPU; without one, tables are in ordinary memory")
                 History._said_so = True
-            return DeviceTable
-        return TIERS[self.place]
+            return DeviceTable if self.numbers is None else FetchedTable
+        return FetchedTable if self.place == "device" and self.numbers is not None else TIERS[self.place]
 
     _said_so = False
 
@@ -106,12 +111,15 @@ class History:
         """The tables of all kinds."""
         return [table for tables in self.kinds.values() for table in tables]
 
-    def like(self, widths: Sequence[int], dtype: torch.dtype) -> "History":
+    def like(
+        self, widths: Sequence[int], dtype: torch.dtype, *, rows: Sequence[int] | None = None,
+        numbers: Tensor | None = None,
+    ) -> "History":  # fmt: skip
         """New tables in the same place, on the same streams. On disk their files are temporary."""
         scratch = None if self.folder is None else TemporaryDirectory(prefix="scratch-", dir=self.folder)
         other = type(self)(
-            self.num_nodes, widths, place=self.place, dtype=dtype, device=self.device, streams=self.streams,
-            folder=None if scratch is None else scratch.name,
+            self.num_nodes, widths, rows=rows, numbers=numbers, place=self.place, dtype=dtype, device=self.device,
+            streams=self.streams, folder=None if scratch is None else scratch.name,
         )  # fmt: skip
         other._scratch = scratch
         return other
@@ -131,7 +139,13 @@ class History:
                 f"h has shape {list(h.shape)}; for a batch of {len(batch)} rows, table {table} takes "
                 f"{[len(batch), target.rows.shape[1]]}"
             )
+        if self.numbers is not None:
+            batch = Batch(self.num_nodes, nodes=self._rows_of(batch.rows), device=self.device)
         target.push(self.streams, batch, h.detach(), step, momentum)
+
+    def _rows_of(self, nodes: Tensor) -> Tensor:
+        """int64[K]: the rows of nodes."""
+        return nodes if self.numbers is None else self.numbers[nodes].long()
 
     def pull(self, table: int, nodes: Tensor, *, kind: str = INPUT) -> Rows:
         """Rows that the ops can read: the table if it is in place, else the rows of ``nodes`` in a buffer.
@@ -142,6 +156,7 @@ class History:
         source = self.kinds[kind][table]
         if source.in_place:
             return Rows(source.rows, source.resource, in_place=True)
+        nodes = self._rows_of(nodes)
         buffer = self.buffer(table % 2 if kind == INPUT else f"{kind} {table}", nodes.numel(), source.rows.shape[1])
         self.streams.submit(
             IO,
@@ -181,7 +196,7 @@ class History:
         def copy() -> Tensor:
             if nodes is None:
                 return source.stamp.clone()
-            return source.stamp[nodes.to(source.stamp.device)].to(nodes.device)
+            return source.stamp[self._rows_of(nodes).to(source.stamp.device)].to(nodes.device)
 
         return self.streams.submit(self.streams.current, copy, reads=[source.resource])
 

@@ -102,6 +102,12 @@ class DeviceTable(Table):
         gather_rows(self.rows, nodes, out=out)
 
 
+class FetchedTable(DeviceTable):
+    """Rows on the model's device that are not numbered as nodes are. They are fetched into buffers."""
+
+    in_place = False
+
+
 class PinnedTable(Table):
     """Rows in page-locked host memory. The GPU reads and writes them on the io stream while it computes."""
 

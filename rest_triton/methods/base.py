@@ -16,6 +16,7 @@ A method overrides the hooks in which it differs from GAS. In the order of a ste
 
     halo_gradient                  whether weights have a gradient through computed rows of the halo
     bind(adj, x)                   sees the graph; the features that the model reads. layers: of the model
+    reach                          the nodes that training nodes depend on, if others are neither stored nor computed
     context, layerwise             the classes of a batch's forward, and of a piece of an exact pass
     tables(model), table_rows      the tables it needs, by kind, and their rows
     refresh_batches(seed)          the batches that REST refreshes; refreshes_last: whether with the last layer
@@ -40,6 +41,7 @@ from ..nn.inference import LayerwiseContext
 from ..nn.model import HistoryGNN
 from ..ops import Adjacency
 from ..sampling.batch import Batch, ClusterBatches
+from ..sampling.reach import Reach
 from .loss import Loss, mean_loss
 
 if TYPE_CHECKING:
@@ -62,6 +64,7 @@ class Method(ABC):
     refreshes_last = False
     halo_gradient = True
     layers: int | None = None
+    reach: Reach | None = None
     context: type[Context] = Context
     layerwise: type[LayerwiseContext] = LayerwiseContext
 
@@ -111,7 +114,7 @@ class Method(ABC):
 
     def transforms_first(self, ctx: Context, width: int, result: int) -> bool:
         """Whether a layer multiplies rows of ``width`` columns into ``result`` before it aggregates them."""
-        return ctx.inputs.transforms_first(ctx.batch, ctx.halo, width, result)
+        return ctx.inputs.transforms_first(ctx.block.rows, ctx.halo, width, result)
 
     def loss(self, graph: Graph, batch: Batch, device: torch.device) -> Loss:
         """The loss as a function of a batch's result. It returns None for a batch without a training node."""

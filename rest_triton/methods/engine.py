@@ -20,6 +20,7 @@ from ..nn.model import HistoryGNN
 from ..nn.norm import snapshot
 from ..ops import Adjacency
 from ..sampling.batch import Batch, PositionMaps
+from ..sampling.reach import Reach
 from .base import Method
 from .loss import Loss
 from .options import refuse_sparse_first
@@ -225,11 +226,15 @@ class Engine:
 
         self.streams.submit(COMPUTE, move, writes=[self.weights])
 
-    def inference(self, *, record_at: int | None = None) -> AbstractContextManager[Inference]:
-        """An exact pass over scratch tables. With ``record_at`` it writes the run's tables, stamped with it."""
+    def inference(self, *, record_at: int | None = None, reach: Reach | None = None) -> AbstractContextManager[Inference]:
+        """An exact pass over scratch tables. With ``record_at`` it writes the run's tables, stamped with it.
+
+        reach: of the nodes with a result. Default: all nodes.
+        """
         return inference(
-            self.inputs, self.model, self.maps[COMPUTE], self.method, record_at=record_at, context=self.method.layerwise
-        )
+            self.inputs, self.model, self.maps[COMPUTE], self.method, record_at=record_at, reach=reach,
+            context=self.method.layerwise,
+        )  # fmt: skip
 
     def exact(self, *, record_at: int | None = None) -> Tensor:
         """[N, C]: the exact result for all nodes, in eval mode. ``record_at`` is that of :meth:`inference`."""
@@ -239,5 +244,5 @@ class Engine:
     def fill(self, step: int = 0) -> None:
         """Write all rows of all tables by one exact pass."""
         if self.history.tables:
-            with self.inference(record_at=step) as exact_pass:
+            with self.inference(record_at=step, reach=self.method.reach) as exact_pass:
                 exact_pass.run()

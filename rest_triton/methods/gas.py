@@ -7,6 +7,7 @@ from ..data.graph import Graph
 from ..kernels._hash import mix64
 from ..sampling.batch import Batch, ClusterBatches
 from .base import Method
+from .engine import Engine
 
 
 class GAS(Method):
@@ -23,3 +24,10 @@ class GAS(Method):
 
     def cover(self) -> list[Batch]:
         return self.clusters.epoch(0)  # without the limit of max_steps
+
+    def prepare(self, engine: Engine, batch: Batch, step: int, *, draw: int = 0, refreshing: bool = False) -> Batch:
+        return batch if self.reach is None or batch.counts is not None else self.reach.trimmed(batch)
+
+    def reads(self, engine: Engine, batch: Batch) -> Tensor:
+        # The first layer that reads a table computes the most rows, and so has the largest halo.
+        return batch.block(self.first_table(engine.model)).halo(engine.inputs.adj)

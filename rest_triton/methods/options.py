@@ -79,6 +79,10 @@ class TableOptions:
     dtype: str = option(
         "float32", "number format of tables", choices=("float32", "bfloat16", "float16"), group="method", only=TABLES
     )
+    trim: bool = option(
+        False, "leave out rows that no training node depends on; with BatchNorm, statistics are of the rows that are left",
+        group="method", only=TABLES,
+    )  # fmt: skip
     history_dropout: bool = option(
         False,
         "dropout of the rows that training reads from tables, as PyGAS has it; lmc-coded always has it",
@@ -330,6 +334,30 @@ def why_cached(config: Any) -> str | None:
             "--no-drop-input"
         )
     return None
+
+
+def refuse_trim(config: Any) -> None:
+    """Refuse to leave out rows that something reads."""
+    if not config.trim or config.base in TABLELESS:
+        return
+    if config.base != "gas":
+        raise UserError(
+            f"trim is on, but method {config.method} also reads or writes rows that no training node depends on; give "
+            "--no-trim, or --method gas, gas+rest or gas+rest-is"
+        )
+    if config.model in ATTENDING:
+        raise UserError(
+            f"trim is on, but model {config.model} does not sum over neighbours; give --no-trim, or --model gcn, appnp, "
+            "gcnii or gin"
+        )
+    for name, way_out in (("eval_updates_history", "--no-eval-updates-history"), ("error_every", "--error-every 0")):
+        if value := getattr(config, name):
+            raise UserError(f"{name} is {value}, but with trim tables do not hold all rows; give {way_out} or --no-trim")
+    if config.frequency == AUTO and config.target_drift > 0:
+        raise UserError(
+            f"target_drift is {config.target_drift}, but with trim rows of a batch are not all in the last table; give "
+            "--target-age, or --no-trim"
+        )
 
 
 def refuse_first(config: Any) -> None:

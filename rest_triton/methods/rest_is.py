@@ -12,12 +12,12 @@ class HaloRefresh(Refresh):
     """Refreshes of the rows that a batch reads, in ``frequency`` pieces."""
 
     def before(self, engine: Engine, batch: Batch, step: int) -> tuple[Batch, Sequence[Rows | None] | None]:
-        if batch.samples is None:
+        if batch.counts is None:
             batch = batch.with_halo(engine.inputs.adj)
         rows, history = self.method.reads(engine, batch), engine.history
         # For tables that are not in place, refreshed rows stay in a buffer for the training forward.
         buffers = [
-            None if table.in_place or batch.samples is not None else history.buffer(2 + t, rows.numel(), table.rows.shape[1])
+            None if table.in_place or batch.counts is not None else history.buffer(2 + t, rows.numel(), table.rows.shape[1])
             for t, table in enumerate(history.tables)
         ]
         copies = buffers if any(buffer is not None for buffer in buffers) else None

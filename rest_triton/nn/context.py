@@ -324,6 +324,11 @@ class Context(BatchRows):
                 f"the model reads neighbours by ctx.neighbourhood(), and {type(self.reader).__name__.lower()} has gradients "
                 "of ctx.propagate() alone; give --method gas, or a model that propagates"
             )
+        if self.batch.counts is not None and self.batch.samples is None:
+            raise UserError(
+                "the model reads neighbours by ctx.neighbourhood(), and trim is on, which leaves out rows of some layers; "
+                "give --no-trim, or a model that propagates"
+            )
         if self.batch.samples is not None or self.adj.edge_weight is not None:
             raise UserError(
                 f"the model reads neighbours by ctx.neighbourhood(), and {type(self.reader).__name__.lower()} samples those "
@@ -372,7 +377,15 @@ class Context(BatchRows):
             options |= dict(grad_history=gradients.rows)
         adj, rows, h = self.adj, self.block.rows.rows, self._input() if x is None else x
         self._prefetch()
-        if (computed := self._halo_rows) is not None:
+        computed = self._halo_rows
+        if computed is not None and self.block.narrows:
+            options |= dict(x_rows=torch.cat([self.block.source.rows, self.halo]))
+            options |= dict(row_position=self.position(of_result=True))
+            position, x = self.position(joined=True), torch.cat([h, computed.to(h.dtype)])
+            return self.streams.submit(
+                self.streams.current, lambda: history_spmm(adj, rows, position, x, None, **options), reads=reads
+            )
+        if computed is not None:
             position = self.position(by_slot=True)
             if computed.requires_grad:
                 return halo_spmm(adj, rows, self.halo, position, h, computed, **options)
@@ -426,10 +439,11 @@ class Context(BatchRows):
 
     def _aggregate_both(self, inside: Tensor, outside: Tensor) -> Tensor:
         """An aggregate of the batch's rows and of rows of the halo, both with gradients."""
+        rows = self.block.rows.rows
         if self.batch.closed:
-            return history_spmm(self.adj, self.batch.rows, self.position(), inside, None, **self.edges())
+            return history_spmm(self.adj, rows, self.position(), inside, None, **self.edges())
         position = self.position(by_slot=True)
-        return halo_spmm(self.adj, self.batch.rows, self.halo, position, inside, outside, **self.edges())
+        return halo_spmm(self.adj, rows, self.halo, position, inside, outside, **self.edges())
 
     # Features.
 

@@ -20,6 +20,7 @@ from ..history.table import Rows, Table
 from ..ops import gather_rows, history_spmm
 from ..ops.memory import new_rows
 from ..sampling.batch import Batch, PositionMaps
+from ..sampling.reach import Reach
 from .context import Context, Reader
 from .inputs import Inputs
 
@@ -176,15 +177,16 @@ class Inference:
     Args:
         inputs: of the run. model: in any mode; no dropout is applied. maps: position maps of the current stream.
         record_at: write the run's tables, stamped with this step, instead of scratch tables.
+        reach: of the nodes with a result, None for all nodes. Other rows are neither computed nor stored.
         context: the class of a piece's forward.
     """
 
     def __init__(
         self, inputs: Inputs, model: "HistoryGNN", maps: PositionMaps, reader: Reader, *, record_at: int | None = None,
-        context: type[LayerwiseContext] = LayerwiseContext,
+        reach: Reach | None = None, context: type[LayerwiseContext] = LayerwiseContext,
     ) -> None:  # fmt: skip
         self.inputs, self.model, self.maps, self.reader, self.context = inputs, model, maps, reader, context
-        self.step, self.filling = record_at or 0, record_at is not None
+        self.step, self.filling, self.reach = record_at or 0, record_at is not None, reach
         self.transformed: dict[int, Tensor] = {}
         self.scratch: History | None = None
         self.places = self._places()
@@ -207,7 +209,11 @@ class Inference:
         }
         slots = list(dict.fromkeys(scratch.values()))
         if slots:
-            self.scratch = history.like([width for _, width in slots], torch.float32)
+            rows, reach = None, self.reach
+            if reach is not None:  # of the first layer in a table: it is needed the farthest
+                rows = [max(reach.sizes[model.num_layers - at] for at in scratch if scratch[at] == slot) for slot in slots]
+            numbers = None if reach is None else reach.numbers
+            self.scratch = history.like([width for _, width in slots], torch.float32, rows=rows, numbers=numbers)
         places: list[Place | None] = []
         for layer in range(len(widths)):
             number = self.inputs.number(layer)
@@ -219,18 +225,28 @@ class Inference:
                 places.append(None)
         return places
 
-    def pieces(self) -> Iterator[Batch]:
-        """All nodes, in ranges. Each is made when it is due: a piece's ids would stay and split the memory it has freed."""
-        n, device = self.inputs.adj.num_nodes, self.inputs.device
+    def pieces(self, layer: int | None = None) -> Iterator[Batch]:
+        """The nodes that a layer computes, in pieces. Default: the last layer.
+
+        Each is made when it is due: a piece's ids would stay and split the memory it has freed.
+        """
+        n, device, last = self.inputs.adj.num_nodes, self.inputs.device, self.model.num_layers - 1
         size = CHUNK_ROWS.get(device.type, 1 << 15)
-        return (Batch(n, ranges=((a, min(a + size, n)),), device=device) for a in range(0, n, size))
+        for begin in range(0, n, size):
+            end = min(begin + size, n)
+            if self.reach is None:
+                yield Batch(n, ranges=((begin, end),), device=device)
+                continue
+            nodes = self.reach.within(begin, end, 0 if layer is None else last - layer)
+            if nodes.numel():
+                yield Batch(n, nodes=nodes).on(device)
 
     @torch.no_grad()
     def run(self, use: Callable[[Batch, Tensor], None] = lambda piece, result: None) -> None:
         """Run the pass. use: called with each piece and its result, [R, C] on the model's device. Nothing else keeps it."""
         for layer in range(ENCODE if self.model.encodes else 0, self.model.num_layers - 1):
             self.transformed = {}
-            for piece in self.pieces():
+            for piece in self.pieces(layer):
                 self._piece(piece, layer)
         self.transformed = {}
         for piece in self.pieces():

@@ -27,7 +27,9 @@ from ..nn import HistoryGNN, build, model_named, parameter_groups
 from ..nn.features import Features
 from ..nn.inference import Inference
 from ..sampling.batch import Batch
+from ..sampling.reach import Reach
 from ..utils.dtypes import DTYPES
+from ..utils.progress import notice
 from .ahead import one_ahead
 from .diagnosis import NotFinite, diagnose
 from .metrics import Scores
@@ -101,7 +103,11 @@ class Trainer:
             place |= dict(folder=folder or Path("history"))
         widths = kinds.pop(INPUT, [])
         if self.method.table_rows is not None:
-            place |= dict(rows=self.method.table_rows)
+            place |= dict(rows=[self.method.table_rows] * len(widths))
+        self.scored = self._trim()
+        if (reach := self.method.reach) is not None:
+            first, layers = self.method.first_table(self.model), self.model.num_layers
+            place |= dict(rows=[reach.sizes[layers - layer] for layer in range(first, layers)], numbers=reach.numbers)
         self.history = history(graph.num_nodes, widths, kinds=kinds, dtype=DTYPES[config.dtype], device=self.device, **place)
         storage = Storage(config.features, DTYPES[config.feature_dtype], loaded.folder, loaded.normalise)
         x = _stored(loaded.x, storage, self.device) if isinstance(loaded.x, Reordered) else loaded.x
@@ -114,6 +120,18 @@ class Trainer:
         self.ahead = self.method.ahead and config.device == "cpu" and torch.get_num_threads() >= AHEAD_THREADS
         self.step = 0  # updates of the weights
         self.clock = Clock()
+
+    def _trim(self) -> Reach | None:
+        """Find the nodes that training depends on, if asked to. Returns those that scores depend on, None for all."""
+        if not self.config.trim:
+            return None
+        graph, layers = self.loaded.graph, self.model.num_layers
+        masks = [mask for mask in (graph.train_mask, graph.val_mask, graph.test_mask) if mask is not None]
+        reach = self.method.reach = Reach.of(self.loaded.adj, masks[0], layers)
+        shares = ", ".join(f"{hops}: {100 * size / max(1, graph.num_nodes):.1f} %" for hops, size in enumerate(reach.sizes))
+        notice(f"trim: shares of nodes within 0 to {layers} edges of a training node: {shares}")
+        scored = Reach.of(self.loaded.adj, torch.stack(masks).any(0), layers)
+        return None if scored.sizes[0] == graph.num_nodes else scored
 
     def _settled(self, config: Config, own: bool) -> Config:
         """The configuration with ``first`` settled. Models of one's own have a table, unless exact is asked for."""
@@ -197,7 +215,8 @@ class Trainer:
         return (self._prepared(batch, step + number) for number, group in enumerate(groups) for batch in group)
 
     def _prepared(self, batch: Batch, step: int) -> Prepared:
-        return self.method.prepare(self.engine, batch, step), self.method.loss(self.loaded.graph, batch, self.device)
+        made = self.method.prepare(self.engine, batch, step)
+        return made, self.method.loss(self.loaded.graph, made, self.device)
 
     def _update(self, made: Iterator[Prepared], size: int, first: int, count: int, show: Show | None) -> list[Tensor]:
         """:meth:`update` with the next ``size`` prepared batches."""
@@ -252,7 +271,7 @@ class Trainer:
 
     def _score(self, record_at: int | None) -> dict[str, Any]:
         found = Scores(self.loaded.graph)
-        with self.engine.inference(record_at=record_at) as exact:
+        with self.engine.inference(record_at=record_at, reach=self.scored) as exact:
             exact.run(found.add)
         return dict(found.by_split())
 

@@ -142,7 +142,7 @@ class Cached(SampledMethod):
         self._evict(ctx, freed[~torch.isin(freed, places)])
 
     def _push(self, ctx: Context, places: Tensor, h: Tensor) -> None:
-        ctx.history.push(0, Batch(ctx.history.num_rows, nodes=places, device=places.device), h, ctx.step)
+        ctx.history.push(0, Batch(len(ctx.history.tables[0].rows), nodes=places, device=places.device), h, ctx.step)
 
     def _evict(self, ctx: Context, places: Tensor) -> None:
         table = ctx.history.tables[0]
