@@ -87,6 +87,9 @@ CASES: dict[str, dict[str, Any]] = {
     "gin, disk": dict(model="gin", **REST, batch_norm=True, tier="disk"),
     "lmc": dict(model="gcnii", method="lmc", edge_dropout=0.3),
     "lmc, far": dict(model="gcn", method="lmc", tier="far"),
+    "trim": dict(model="gcn", **REST, frequency=2, trim=True),
+    "trim, exact input, far": dict(model="appnp", **REST_IS, first="exact", trim=True, tier="far"),
+    "trim, disk, accumulate, evaluate": dict(model="gcnii", **REST, trim=True, tier="disk", accumulate=2, evaluate=True),
     "lmc, exact input, disk, accumulate": dict(model="appnp", method="lmc", first="exact", tier="disk", accumulate=2),
     "lmc, exact first layer, disk": dict(model="gin", method="lmc", first="exact", tier="disk", accumulate=2),
     "lmc, rest-is, far": dict(model="gcn-norm", method="lmc+rest-is", tier="far"),
@@ -200,7 +203,8 @@ def used(case: str) -> set[str]:
     options = CASES[case]
     refreshes = "+" in options.get("method", "gas") and options.get("refresh_batch") != "full"
     tier = {"near": set(), "far": {"io"}, "disk": {"io", "writer"}}[options.get("tier", "near")]
-    return {"compute"} | ({"refresh"} if refreshes else set()) | tier
+    fetched = {"io"} if options.get("trim") else set()  # rows that are not numbered as nodes are
+    return {"compute"} | ({"refresh"} if refreshes else set()) | tier | fetched
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -212,7 +216,7 @@ def test_every_conflict_is_ordered(case: str, tmp_path: Path) -> None:
 
 INTERLEAVED = [
     "gas, far", "rest", "running statistics", "running statistics, far, accumulate, clip", "rest-is in three pieces, far",
-    "by drift", "exact input", "exact first layer", "evaluation writes", "bidirectional",
+    "by drift", "trim", "trim, exact input, far", "exact input", "exact first layer", "evaluation writes", "bidirectional",
     "bidirectional, running statistics, far",
     "history dropout", "history dropout, far", "running statistics, dropout", "lmc-coded, bidirectional, far",
     "vrgcn, rest", "vrgcn, rest-is, far", "graphfm-ib, rest, far", "refresh, rest", "refresh, rest-is, far",
