@@ -65,8 +65,15 @@ class BatchRows:
         sizes = len(block.rows), len(block.source)
         if sizes not in self._halos:
             nothing = torch.empty(0, dtype=torch.int64, device=self.inputs.device)
-            self._halos[sizes] = nothing if self.whole_graph or self.batch.closed else block.halo(self.adj)
+            self._halos[sizes] = nothing if self.whole_graph or self.batch.closed else self._around(block)
         return self._halos[sizes]
+
+    def _around(self, block: Block) -> Tensor:
+        outside = block.rows.halo(self.adj)
+        if not block.narrows:
+            return outside
+        place = self._entered(self.batch, None)[outside]  # in the batch; its first rows are the block's source
+        return outside[(place < 0) | (place >= len(block.source))]
 
     @property
     def readers(self) -> Tensor:
@@ -92,6 +99,10 @@ class BatchRows:
         outside = None
         if (by_slot or joined) and not self.whole_graph:
             outside = self.readers if of_readers else self.halo
+        return self._entered(entered, outside, joined)
+
+    def _entered(self, entered: Batch, outside: Tensor | None, joined: bool = False) -> Tensor:
+        """The map with some rows, and with the rows of ``outside`` by slot or, if ``joined``, after them."""
         key = len(entered), None if outside is None else id(outside), joined and outside is not None
         if key not in self._taken:
             position = self.maps.take()
