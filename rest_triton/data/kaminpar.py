@@ -10,7 +10,7 @@ from ..utils.machine import readable
 from . import child
 
 TITLE = "KaMinPar"
-BYTES_PER_NODE, BYTES_PER_EDGE = 150, 26
+BYTES_PER_NODE, BYTES_PER_EDGE = 150, 24
 MOST_NODES = 2**32  # ids of nodes have 32 bits in the file
 IMBALANCE = 0.03  # METIS's bound: a cluster's size is at most 1.03 times the mean
 # The preset that saves memory. It reads the graph in compressed form; with another form its process dies.
@@ -22,6 +22,10 @@ NO_EDGE_WEIGHTS, NO_NODE_WEIGHTS, NARROW_NODES = 1, 2, 8
 HEADER = 24
 
 
+def installed() -> bool:
+    return importlib.util.find_spec("kaminpar") is not None
+
+
 def peak_bytes(nodes: int, edges: int) -> int:
     """KaMinPar's peak memory for an undirected graph. ``edges`` counts both directions."""
     return BYTES_PER_NODE * nodes + BYTES_PER_EDGE * edges
@@ -29,7 +33,7 @@ def peak_bytes(nodes: int, edges: int) -> int:
 
 def why_not(nodes: int, edges: int, available: int) -> str | None:
     """Why KaMinPar cannot take a graph of this size in so many bytes of memory, or None if it can."""
-    if importlib.util.find_spec("kaminpar") is None:
+    if not installed():
         return "its package is not installed (pip install kaminpar)"
     if nodes > MOST_NODES:
         return f"its input has at most {MOST_NODES:,} nodes; the graph has {nodes:,}"
@@ -39,9 +43,7 @@ def why_not(nodes: int, edges: int, available: int) -> str | None:
     return None
 
 
-def run(
-    rowptr: np.ndarray, col: np.ndarray, num_parts: int, seed: int, folder: Path | None = None
-) -> child.Division:
+def run(rowptr: np.ndarray, col: np.ndarray, num_parts: int, seed: int, folder: Path | None = None) -> child.Division:
     """Divide a graph by KaMinPar's deep multilevel partitioning, on one thread.
 
     Args:

@@ -24,14 +24,18 @@ def index_dtype() -> np.dtype:
     return pymetis.zero_copy_dtype()
 
 
-def peak_bytes(nodes: int, edges: int, index_bytes: int) -> int:
+def installed() -> bool:
+    return importlib.util.find_spec("pymetis") is not None
+
+
+def peak_bytes(nodes: int, edges: int) -> int:
     """METIS's peak memory for an undirected graph. ``edges`` counts both directions."""
-    return (BYTES_PER_NODE * nodes + BYTES_PER_EDGE * edges) * index_bytes // 8
+    return (BYTES_PER_NODE * nodes + BYTES_PER_EDGE * edges) * index_dtype().itemsize // 8
 
 
 def why_not(nodes: int, edges: int, available: int) -> str | None:
     """Why METIS cannot take a graph of this size in so many bytes of memory, or None if it can."""
-    if importlib.util.find_spec("pymetis") is None:
+    if not installed():
         return "its package is not installed (pip install pymetis)"
     index = index_dtype()
     largest = int(np.iinfo(index).max)
@@ -40,15 +44,13 @@ def why_not(nodes: int, edges: int, available: int) -> str | None:
             f"its integers have {8 * index.itemsize} bits, up to {largest:,}; the graph has "
             f"{nodes:,} nodes and {edges:,} edges (both directions)"
         )
-    needed = peak_bytes(nodes, edges, index.itemsize)
+    needed = peak_bytes(nodes, edges)
     if needed > available:
         return f"it needs about {readable(needed)} of memory; {readable(available)} are available"
     return None
 
 
-def run(
-    rowptr: np.ndarray, col: np.ndarray, num_parts: int, seed: int, folder: Path | None = None
-) -> child.Division:
+def run(rowptr: np.ndarray, col: np.ndarray, num_parts: int, seed: int, folder: Path | None = None) -> child.Division:
     """Divide a graph by METIS's k-way partitioning.
 
     Args:

@@ -130,27 +130,49 @@ def partition(
     if num_parts > graph.num_nodes:
         notice(f"{graph.name} has {graph.num_nodes:,} nodes for {num_parts:,} clusters: each node is a cluster of its own")
         num_parts = graph.num_nodes
-    choices = AUTO if method == "auto" else (method,)
-    keys = {choice: f"{graph.fingerprint}-{choice}-{num_parts}-{seed}" for choice in choices}
     folder = None if root is None else Path(root, "partitions")
+    files = _files(folder or Path(), graph.fingerprint, num_parts, method, seed)
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)  # fails before the work, not after it
-        for choice, key in keys.items():
-            cached = _load(folder / f"{key}.npz", key, graph, num_parts, choice, method)
+        for choice, path in files.items():
+            cached = _load(path, graph, num_parts, choice, method)
             if cached is not None:
                 return cached
     if method == REMOVED:
         raise UserError(
-            f"partition is {REMOVED}, which is gone, and {keys[REMOVED]}.npz with its clusters is not below "
-            f"{folder or 'a root'}; give --partition kaminpar, or put back the file of the old run"
+            f"partition is {method!r}, which is gone; give --partition kaminpar. For a run of version 0.1, copy its "
+            f"clusters to {Path(root or 'data', 'partitions', files[method].name)}"
         )
     with progress(f"dividing {graph.name} into {num_parts:,} clusters") as shown:
-        cluster, used, fallback = _divide(graph, num_parts, choices, seed, folder, shown)
+        cluster, used, fallback = _divide(graph, num_parts, tuple(files), seed, folder, shown)
         shown.say("ordering")
         result = _arrange(graph, cluster, num_parts, used, method, fallback)
     if folder is not None:
-        _save(folder / f"{keys[used]}.npz", keys[used], result)
+        _save(files[used], result)
     return result
+
+
+def peak_bytes(method: str, nodes: int, edges: int) -> tuple[str, int]:
+    """(the partitioner that takes the least memory of those that ``method`` may run, its peak), ("", 0) if none runs.
+
+    For an undirected graph. ``edges`` counts both directions.
+    """
+    choices = AUTO if method == "auto" else (method,)
+    installed = [CHILDREN[choice] for choice in choices if choice in CHILDREN and CHILDREN[choice].installed()]
+    peaks = [(program.TITLE, int(program.peak_bytes(nodes, edges))) for program in installed]
+    return min(peaks, key=lambda peak: peak[1], default=("", 0))
+
+
+def is_kept(root: Path | str, fingerprint: str, num_parts: int, method: str, seed: int = 0) -> bool:
+    """Whether a file below ``root`` has the clusters of a graph. Its content is not checked."""
+    files = _files(Path(root, "partitions"), fingerprint, num_parts, method, seed)
+    return any(path.exists() for path in files.values())
+
+
+def _files(folder: Path, fingerprint: str, num_parts: int, method: str, seed: int) -> dict[str, Path]:
+    """The file of each partitioner that ``method`` may be."""
+    choices = AUTO if method == "auto" else (method,)
+    return {choice: folder / f"{fingerprint}-{choice}-{num_parts}-{seed}.npz" for choice in choices}
 
 
 def refuse_partitioner(name: str) -> None:
@@ -245,25 +267,25 @@ def _fill_empty(cluster: Tensor, sizes: Tensor, order: Tensor) -> tuple[Tensor, 
     return cluster, torch.bincount(cluster, minlength=sizes.numel())
 
 
-def _save(path: Path, key: str, result: Partition) -> None:
+def _save(path: Path, result: Partition) -> None:
     """Write the cache file. A failure is a notice: the partition itself is good."""
     try:
         with replacing(path) as file:
             np.savez(
-                file, format=FORMAT, key=key, ptr=result.ptr.numpy(), order=result.order.numpy(), method=result.method,
+                file, format=FORMAT, key=path.stem, ptr=result.ptr.numpy(), order=result.order.numpy(), method=result.method,
                 cut=result.cut, balance=result.balance, asked=str(result.asked), fallback=result.fallback or "",
             )  # fmt: skip
     except OSError as error:
         notice(f"the partition is not cached: {error}")
 
 
-def _load(path: Path, key: str, graph: Graph, num_parts: int, choice: str, asked: str) -> Partition | None:
+def _load(path: Path, graph: Graph, num_parts: int, choice: str, asked: str) -> Partition | None:
     """The cached partition of ``choice``; None if there is no valid one. Says why another method ran, if one did."""
     if not path.exists():
         return None
     try:
         with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as file:
-            if str(file["format"]) != FORMAT or str(file["key"]) != key:
+            if str(file["format"]) != FORMAT or str(file["key"]) != path.stem:
                 raise ValueError("it is of another version or graph")
             ptr, order = torch.from_numpy(file["ptr"]), torch.from_numpy(file["order"])
             method, cut = str(file["method"]), float(file["cut"])
