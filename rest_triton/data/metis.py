@@ -60,13 +60,14 @@ def run(rowptr: np.ndarray, col: np.ndarray, num_parts: int, seed: int, folder: 
     Raises:
         PartitionerFailedError: METIS or its process ended early, or the files could not be written.
     """
+    return child.run("rest_triton.data.metis", lambda shared: write(shared, rowptr, col), num_parts, seed, folder)
 
-    def write(shared: Path) -> None:
-        edges = child.Edges(rowptr, col)
-        _write(shared / "rowptr.npy", edges.num_nodes + 1, edges.rowptr())
-        _write(shared / "col.npy", edges.num_edges, edges.col())
 
-    return child.run("rest_triton.data.metis", write, num_parts, seed, folder)
+def write(shared: Path, rowptr: np.ndarray, col: np.ndarray) -> None:
+    """Write a graph without its self-loops."""
+    edges = child.Edges(rowptr, col)
+    _write(shared / "rowptr.npy", edges.num_nodes + 1, edges.rowptr())
+    _write(shared / "col.npy", edges.num_edges, edges.col())
 
 
 def _write(path: Path, size: int, pieces: Iterator[np.ndarray]) -> None:

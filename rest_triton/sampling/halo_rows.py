@@ -14,5 +14,5 @@ def halo_per_row(adj: Adjacency, ptr: Tensor, batch_size: int) -> float:
     Args:
         adj: the graph, in the order of its clusters. ptr: int64[K+1], their bounds. batch_size: clusters in a batch.
     """
-    batches = ClusterBatches(ptr, batch_size, device=adj.device).epoch(0)[:BATCHES]
+    batches = ClusterBatches(ptr, batch_size, device=adj.rowptr.device).epoch(0)[:BATCHES]
     return sum(batch.halo(adj).numel() for batch in batches) / sum(map(len, batches))
