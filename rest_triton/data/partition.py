@@ -146,7 +146,7 @@ def partition(
     with progress(f"dividing {graph.name} into {num_parts:,} clusters") as shown:
         cluster, used, fallback = _divide(graph, num_parts, tuple(files), seed, folder, shown)
         shown.say("ordering")
-        result = _arrange(graph, cluster, num_parts, used, method, fallback)
+        result = arrange(graph, cluster, num_parts, used, method, fallback)
     if folder is not None:
         _save(files[used], result)
     return result
@@ -232,8 +232,10 @@ def _random(nodes: int, num_parts: int, seed: int) -> Tensor:
     return (shuffled % num_parts).to(torch.int32)
 
 
-def _arrange(graph: Graph, cluster: Tensor, num_parts: int, method: str, asked: str, fallback: str | None) -> Partition:
-    """The partition with node g in ``cluster[g]``, after empty clusters have been given a node."""
+def arrange(
+    graph: Graph, cluster: Tensor, num_parts: int, method: str, asked: str | None = None, fallback: str | None = None
+) -> Partition:
+    """The partition with node g in ``cluster[g]``, int32[N], after empty clusters have been given a node."""
     sizes = torch.bincount(cluster, minlength=num_parts)
     order = _by_cluster_and_degree(graph, cluster)
     if int(sizes.min()) == 0:

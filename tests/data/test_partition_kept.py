@@ -75,8 +75,8 @@ def test_the_summary(tmp_path: Path) -> None:
     assert partition(planted(), 10, method="metis", root=tmp_path).summary() == made.summary()
 
 
-def _of_version_01(folder: Path, made: Partition, asked: str, used: str, **more: object) -> Path:
-    path = folder / f"{made.fingerprint}-{asked}-10-0.npz"
+def _of_version_01(folder: Path, made: Partition, choice: str, used: str, **more: object) -> Path:
+    path = folder / f"{made.fingerprint}-{choice}-10-0.npz"
     np.savez(
         path, format="rest_triton partition 1", key=path.stem, method=used, cut=made.cut, ptr=made.ptr.numpy(),
         order=made.order.numpy(), **more,
