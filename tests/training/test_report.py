@@ -94,6 +94,13 @@ def test_the_partition_that_ran() -> None:
         "metis, 4 clusters, 50.0 % of edges cut, balance 1.00"
     )
     assert partition_text({"method": "random", "parts": 3}) == "random, 3 clusters"
+    auto = dict(asked="auto", method="kaminpar", fallback=None, num_parts=4, cut=0.5, balance=1, halo_per_row=0.4567)
+    assert partition_text(auto) == (
+        "kaminpar, 4 clusters, 50.0 % of edges cut, balance 1.00, 0.46 halo rows per row of a batch"
+    )
+    assert partition_text(dict(asked="auto", method="metis", fallback="KaMinPar failed", num_parts=4)) == (
+        "metis (KaMinPar failed), 4 clusters"
+    )
 
 
 def test_a_run_of_an_older_version(tmp_path: Path) -> None:
