@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from rest_triton.data.datasets import load
-from rest_triton.data.partition import Method, partition
+from rest_triton.data.partition import partition
+from rest_triton.data.partitioners import Method
 from rest_triton.ops import Adjacency, halo
 from rest_triton.sampling.batch import ClusterBatches, PositionMaps
 

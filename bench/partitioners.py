@@ -16,7 +16,8 @@ import torch
 from rest_triton.data.child import PartitionerFailedError
 from rest_triton.data.datasets import load
 from rest_triton.data.graph import Graph
-from rest_triton.data.partition import CHILDREN, arrange
+from rest_triton.data.partition import arrange
+from rest_triton.data.partitioners import CHILDREN
 from rest_triton.ops import Adjacency
 from rest_triton.sampling.halo_rows import halo_per_row
 from rest_triton.utils.errors import UserError, reported

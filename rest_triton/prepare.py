@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from .config import parse_flags
 from .data.datasets import DATASETS, load
 from .data.graph import Graph
-from .data.partition import PARTITIONERS, partition, refuse_partitioner
+from .data.partition import partition
+from .data.partitioners import PARTITIONERS, refuse_partitioner
 from .utils.errors import reported
 from .utils.machine import readable
 from .utils.malloc import keep_freed_memory

@@ -4,8 +4,7 @@ import heapq
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from types import ModuleType
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,19 +12,12 @@ from torch import Tensor
 
 from ..kernels.cpu.partition import cut_edges
 from ..ops import check
-from ..utils.errors import UserError, did_you_mean
+from ..utils.errors import UserError
 from ..utils.files import replacing
-from ..utils.machine import available_memory
-from ..utils.progress import Progress, notice, progress
-from . import kaminpar, metis
-from .child import PartitionerFailedError
+from ..utils.progress import notice, progress
 from .graph import Graph
+from .partitioners import PARTITIONERS, REMOVED, Method, choices_of, divide
 
-Method = Literal["auto", "kaminpar", "metis", "random"]
-PARTITIONERS: tuple[str, ...] = get_args(Method)
-AUTO = ("kaminpar", "metis")  # what auto takes: the first of these that is installed and finishes
-CHILDREN: dict[str, ModuleType] = {"kaminpar": kaminpar, "metis": metis}
-REMOVED = "stream"  # a partitioner of version 0.1; its clusters are still read
 FORMAT = "rest_triton partition 1"  # raise the number when an array of the file changes its meaning
 NOT_RECORDED = "METIS failed in an earlier version, which did not record the reason"
 MOST_SEEDS = 2**31  # METIS may be built with 32-bit integers
@@ -144,23 +136,12 @@ def partition(
             f"clusters to {Path(root or 'data', 'partitions', files[method].name)}"
         )
     with progress(f"dividing {graph.name} into {num_parts:,} clusters") as shown:
-        cluster, used, fallback = _divide(graph, num_parts, tuple(files), seed, folder, shown)
+        cluster, used, fallback = divide(graph, num_parts, tuple(files), seed, folder, shown)
         shown.say("ordering")
         result = arrange(graph, cluster, num_parts, used, method, fallback)
     if folder is not None:
         _save(files[used], result)
     return result
-
-
-def peak_bytes(method: str, nodes: int, edges: int) -> tuple[str, int]:
-    """(the partitioner that takes the least memory of those that ``method`` may run, its peak), ("", 0) if none runs.
-
-    For an undirected graph. ``edges`` counts both directions.
-    """
-    choices = AUTO if method == "auto" else (method,)
-    installed = [CHILDREN[choice] for choice in choices if choice in CHILDREN and CHILDREN[choice].installed()]
-    peaks = [(program.TITLE, int(program.peak_bytes(nodes, edges))) for program in installed]
-    return min(peaks, key=lambda peak: peak[1], default=("", 0))
 
 
 def is_kept(root: Path | str, fingerprint: str, num_parts: int, method: str, seed: int = 0) -> bool:
@@ -171,16 +152,7 @@ def is_kept(root: Path | str, fingerprint: str, num_parts: int, method: str, see
 
 def _files(folder: Path, fingerprint: str, num_parts: int, method: str, seed: int) -> dict[str, Path]:
     """The file of each partitioner that ``method`` may be."""
-    choices = AUTO if method == "auto" else (method,)
-    return {choice: folder / f"{fingerprint}-{choice}-{num_parts}-{seed}.npz" for choice in choices}
-
-
-def refuse_partitioner(name: str) -> None:
-    """UserError if there is no partitioner of this name."""
-    if name == REMOVED:
-        raise UserError(f"partition is {name!r}, which is gone; give --partition kaminpar")
-    if name not in PARTITIONERS:
-        raise UserError(f"partition is {name!r}: {did_you_mean(name, PARTITIONERS)}")
+    return {choice: folder / f"{fingerprint}-{choice}-{num_parts}-{seed}.npz" for choice in choices_of(method)}
 
 
 def _check(graph: Graph, num_parts: int, method: str, seed: int) -> None:
@@ -195,41 +167,6 @@ def _check(graph: Graph, num_parts: int, method: str, seed: int) -> None:
         raise UserError(f"seed is {seed}; it must be from 0 to {MOST_SEEDS - 1}")
     if graph.num_nodes == 0:
         raise UserError(f"{graph.name} has no nodes; there is nothing to divide into clusters")
-
-
-def _divide(
-    graph: Graph, num_parts: int, choices: tuple[str, ...], seed: int, folder: Path | None, shown: Progress
-) -> tuple[Tensor, str, str | None]:
-    """The cluster of each node, int32[N]; the first of ``choices`` that found it; why those before it did not."""
-    if num_parts == 1:
-        return torch.zeros(graph.num_nodes, dtype=torch.int32), choices[0], None
-    if num_parts == graph.num_nodes:
-        return torch.arange(num_parts, dtype=torch.int32), choices[0], None
-    if choices == ("random",):
-        return _random(graph.num_nodes, num_parts, seed), "random", None
-    shown.say("symmetrising")
-    graph = graph.symmetrise()
-    failed: list[str] = []
-    for choice in choices:
-        program = CHILDREN[choice]
-        shown.say(program.TITLE)
-        why = program.why_not(graph.num_nodes, graph.num_edges, available_memory())
-        if why is None:
-            try:
-                found = program.run(graph.rowptr.numpy(), graph.col.numpy(), num_parts, seed, folder)
-                return torch.from_numpy(found.cluster), choice, "; ".join(failed) or None
-            except PartitionerFailedError as error:
-                why = str(error)
-        failed.append(f"{program.TITLE} cannot divide {graph.name}: {why}")
-        if choice != choices[-1]:
-            notice(f"{failed[-1]}. {CHILDREN[choices[len(failed)]].TITLE} is tried instead")
-    others = [f"--partition {name}" for name in (*CHILDREN, "random") if name not in choices]
-    raise UserError(f"{'; '.join(failed)}; mend that, or give {' or '.join(others)}")
-
-
-def _random(nodes: int, num_parts: int, seed: int) -> Tensor:
-    shuffled = torch.randperm(nodes, generator=torch.Generator().manual_seed(seed))
-    return (shuffled % num_parts).to(torch.int32)
 
 
 def arrange(

@@ -12,7 +12,8 @@ from typing import Literal
 
 from ..config import Config
 from ..data.features import PIECE_ROWS, stays_sparse
-from ..data.partition import is_kept, peak_bytes
+from ..data.partition import is_kept
+from ..data.partitioners import peak_bytes
 from ..data.sizes import Sizes
 from ..methods.options import GRADIENTS, LAYERWISE, SAINTS, SAMPLING, TABLELESS, refuse_sparse_first, why_cached
 from ..nn import model_named

@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from rest_triton.data import child, kaminpar, metis
-from rest_triton.data import partition as module
+from rest_triton.data import child, kaminpar, metis, partitioners
 from rest_triton.data.graph import Graph
 from rest_triton.data.partition import partition
 from rest_triton.utils.errors import UserError
@@ -109,7 +108,7 @@ def test_a_failure(line: str, why: str, name: Any, broken: Callable[[str], None]
 
 def test_auto_after_a_failure(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """The next one runs. Its file has the reason, which is not one of those that ask for this partitioner."""
-    monkeypatch.setattr(module, "AUTO", ("kaminpar", "metis"))
+    monkeypatch.setattr(partitioners, "AUTO", ("kaminpar", "metis"))
 
     def fail(*_: object) -> None:
         raise child.PartitionerFailedError("it was killed")

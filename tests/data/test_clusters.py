@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rest_triton.config import Config
-from rest_triton.data import kaminpar, partition
+from rest_triton.data import kaminpar, partitioners
 from rest_triton.data.clusters import load_data
 from rest_triton.utils.errors import UserError
 
@@ -21,7 +21,7 @@ def config(root: Path, **arrays: Any) -> Config:
 
 
 def test_the_partition_is_in_the_summary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partition, "AUTO", ("kaminpar", "metis"))
+    monkeypatch.setattr(partitioners, "AUTO", ("kaminpar", "metis"))
     monkeypatch.setattr(kaminpar, "why_not", lambda *_: "it is too large")
     data = load_data(config(tmp_path))
     summary = data.partition_summary

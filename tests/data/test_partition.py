@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch
 
-from rest_triton.data import kaminpar, metis
-from rest_triton.data import partition as module
+from rest_triton.data import kaminpar, metis, partitioners
 from rest_triton.data.graph import Graph
-from rest_triton.data.partition import PARTITIONERS, Partition, partition
+from rest_triton.data.partition import Partition, partition
+from rest_triton.data.partitioners import PARTITIONERS
 from rest_triton.kernels.cpu import partition as kernels
 from rest_triton.utils.errors import UserError
 
@@ -65,7 +65,7 @@ def test_disconnected_groups_are_found() -> None:
 
 @pytest.mark.parametrize("method", PARTITIONERS)
 def test_one_part_and_one_node_need_no_method(method: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "CHILDREN", None)
+    monkeypatch.setattr(partitioners, "CHILDREN", None)
     graph = from_kind("random")
     made = partition(graph, 1, method=method)
     assert_good(made, graph, 1)
@@ -185,9 +185,9 @@ def test_describe() -> None:
 def test_auto_takes_the_first_that_can(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     graph = planted()
     first = partition(graph, 10)
-    assert (first.asked, first.method, first.fallback) == ("auto", module.AUTO[0], None)
-    assert same(first, partition(graph, 10, method=module.AUTO[0])) and capfd.readouterr().err == ""
-    monkeypatch.setattr(module, "AUTO", ("kaminpar", "metis"))
+    assert (first.asked, first.method, first.fallback) == ("auto", partitioners.AUTO[0], None)
+    assert same(first, partition(graph, 10, method=partitioners.AUTO[0])) and capfd.readouterr().err == ""
+    monkeypatch.setattr(partitioners, "AUTO", ("kaminpar", "metis"))
     monkeypatch.setattr(kaminpar, "installed", lambda: False)
     made = partition(graph, 10)
     why = "KaMinPar cannot divide planted: its package is not installed (pip install kaminpar)"
@@ -212,7 +212,7 @@ def test_nothing_that_can(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("method", MULTILEVEL)
 def test_a_graph_beyond_memory(method: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "available_memory", lambda: 2**20)
+    monkeypatch.setattr(partitioners, "available_memory", lambda: 2**20)
     with pytest.raises(UserError, match=r"it needs about \d.* of memory; 1.0 MiB are available; mend that, or give"):
         partition(planted(), 10, method=method)
 
@@ -220,11 +220,11 @@ def test_a_graph_beyond_memory(method: Any, monkeypatch: pytest.MonkeyPatch) -> 
 def test_the_smallest_peak_of_what_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of METIS and KaMinPar, of the one, of neither."""
     sizes = 10**6, 10**7
-    assert module.peak_bytes("auto", *sizes) == module.peak_bytes("kaminpar", *sizes)
-    assert module.peak_bytes("kaminpar", *sizes) == ("KaMinPar", kaminpar.peak_bytes(*sizes))
+    assert partitioners.peak_bytes("auto", *sizes) == partitioners.peak_bytes("kaminpar", *sizes)
+    assert partitioners.peak_bytes("kaminpar", *sizes) == ("KaMinPar", kaminpar.peak_bytes(*sizes))
     monkeypatch.setattr(kaminpar, "installed", lambda: False)
-    assert module.peak_bytes("auto", *sizes) == ("METIS", metis.peak_bytes(*sizes))
-    assert module.peak_bytes("random", *sizes) == module.peak_bytes("stream", *sizes) == ("", 0)
+    assert partitioners.peak_bytes("auto", *sizes) == ("METIS", metis.peak_bytes(*sizes))
+    assert partitioners.peak_bytes("random", *sizes) == partitioners.peak_bytes("stream", *sizes) == ("", 0)
 
 
 @pytest.mark.parametrize("col", [torch.int32, torch.int64])

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from rest_triton.data import partition as module
+from rest_triton.data import partitioners
 from rest_triton.data.partition import Partition, partition
 from rest_triton.utils.errors import UserError
 
@@ -25,7 +26,7 @@ def test_kept_on_disk(
     made = partition(graph, 10, method=method, seed=3, root=tmp_path)
     path = tmp_path / "partitions" / f"{graph.fingerprint}-{method}-10-3.npz"
     assert [path] == list((tmp_path / "partitions").iterdir())
-    monkeypatch.setattr(module, "CHILDREN", None)
+    monkeypatch.setattr(partitioners, "CHILDREN", None)
     for asked in (method, "auto"):
         kept = partition(planted(), 10, method=asked, seed=3, root=str(tmp_path))
         assert same(kept, made) and (kept.method, kept.cut, kept.balance) == (method, made.cut, made.balance)
@@ -41,7 +42,7 @@ def test_auto_takes_clusters_that_are_there(tmp_path: Path, monkeypatch: pytest.
     """Those of its second choice, too: a run that is resumed has the clusters that it began with."""
     graph = planted()
     made = partition(graph, 10, method="metis", root=tmp_path)
-    monkeypatch.setattr(module, "AUTO", ("kaminpar", "metis"))
+    monkeypatch.setattr(partitioners, "AUTO", ("kaminpar", "metis"))
     assert same(partition(graph, 10, root=tmp_path), made)
     first = partition(graph, 10, method="kaminpar", root=tmp_path)
     assert same(partition(graph, 10, root=tmp_path), first) and not same(first, made)
@@ -103,7 +104,7 @@ def test_files_of_earlier_versions_are_read(
     made = partition(graph, 10, method="random")
     (tmp_path / "partitions").mkdir()
     path = _of_version_01(tmp_path / "partitions", made, "metis", used, **more)
-    monkeypatch.setattr(module, "_divide", None)
+    monkeypatch.setattr(module, "divide", None)
     cached = partition(graph, 10, method=asked, root=tmp_path)
     assert same(cached, made) and (cached.cut, cached.balance) == (made.cut, made.balance)
     assert (cached.asked, cached.method, cached.fallback) == (asked, used, fallback)
@@ -174,6 +175,6 @@ def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pyt
 
 def test_a_root_that_cannot_be_written_is_refused_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
-    monkeypatch.setattr(module, "_divide", None)
+    monkeypatch.setattr(module, "divide", None)
     with pytest.raises(NotADirectoryError):
         partition(from_kind("random"), 4, method="random", root=tmp_path / "file")

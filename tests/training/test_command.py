@@ -20,7 +20,8 @@ from rest_triton import train as command_line
 from rest_triton.config import Config
 from rest_triton.data.clusters import load_data
 from rest_triton.data.datasets import load
-from rest_triton.data.partition import AUTO, partition
+from rest_triton.data.partition import partition
+from rest_triton.data.partitioners import AUTO
 from rest_triton.methods.engine import Engine
 from rest_triton.nn import Context, HistoryGNN
 from rest_triton.sampling.halo_rows import halo_per_row
