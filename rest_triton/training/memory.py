@@ -264,7 +264,7 @@ class Run:
         return 0.0 if exact else rows * min(s.fanouts[layer], self.z.edges / self.z.nodes)
 
     def around(self, rows: int) -> int:
-        """An estimate of the halo's size for ``rows`` nodes. It is too high where METIS cuts few edges.
+        """An estimate of the halo's size for ``rows`` nodes. It is too high where clusters cut few edges.
 
         ``(N - R) * (1 - exp(-share * E/N * R/N))``: the distinct nodes outside, if a share of the edges ends at random ones.
         """
