@@ -17,7 +17,7 @@ TITLE = "KaMinPar"
 BYTES_PER_NODE, BYTES_PER_EDGE = 150, 24
 MOST_NODES = 2**32  # ids of nodes have 32 bits in the file
 IMBALANCE = 0.03  # METIS's bound: a cluster's size is at most 1.03 times the mean
-# The preset that saves memory. It reads the graph in compressed form; with another form its process dies.
+# The preset for compressed graphs, which save memory. With a graph that is not compressed its process dies.
 PRESET = "terapart"
 
 # ParHIP's header: flags, nodes, edges, as uint64. A flag that is set means "not": no weights of edges, no weights of nodes,
