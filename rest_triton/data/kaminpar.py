@@ -11,9 +11,9 @@ from . import child
 
 TITLE = "KaMinPar"
 # KaMinPar's peak memory: just above the largest measured value (VmHWM of the child) on synthetic, random and power-law
-# graphs of 0.25M, 1M and 2M nodes, 2 to 120 edges per node, 10 and 1000 clusters. Random graphs take 21 to 23 bytes per edge
-# where edges prevail: 3 for the compressed graph, 16 for the first coarse one. Graphs with clusters take half to three
-# quarters. A node of a graph with few edges takes 90 to 150. tests/data/test_kaminpar.py repeats two measurements.
+# graphs of 0.25M, 1M and 2M nodes, 2 to 120 edges per node, 10 and 1000 clusters. Random graphs take up to 23 bytes per edge
+# beside 150 per node. Graphs with clusters take a third to three quarters of it. tests/data/test_kaminpar.py repeats two
+# measurements.
 BYTES_PER_NODE, BYTES_PER_EDGE = 150, 24
 MOST_NODES = 2**32  # ids of nodes have 32 bits in the file
 IMBALANCE = 0.03  # METIS's bound: a cluster's size is at most 1.03 times the mean
