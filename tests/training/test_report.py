@@ -17,6 +17,8 @@ from rest_triton.training import plots
 from rest_triton.training.report import partition_text, read_run, write_report, write_summary
 from rest_triton.utils.errors import UserError
 
+from .resuming import Data
+
 PNG = b"\x89PNG\r\n\x1a\n"
 SETTINGS = dict(dataset="products", model="gcn", method="gas+rest", frequency=2, num_parts=40, partition="metis", seed=0)
 SUMMARY = dict(
@@ -295,3 +297,12 @@ def test_what_is_imported(tmp_path: Path) -> None:
     )
     subprocess.run([sys.executable, "-W", "error", "-c", program, str(run)], check=True)
     assert (run / "error.png").exists()
+
+
+@pytest.mark.parametrize(("method", "of_clusters"), [("gas", True), ("cluster", True), ("mvs", False), ("full", False)])
+def test_halos_are_those_of_batches_of_clusters(method: str, of_clusters: bool, tmp_path: Path) -> None:
+    """Other batches have no clusters, so the summary does not have the size of their halos."""
+    data = Data.make(tmp_path)
+    data.run(data.config(method=method, epochs=1, save_history=False), tmp_path / "run")
+    summary = read_run(tmp_path / "run").summary["partition"]
+    assert ("halo_per_row" in summary) == of_clusters and summary["method"] == "metis"
