@@ -92,9 +92,9 @@ class Subgraph:
 
 
 def bench_forming_a_batch(bench: Bench) -> None:
-    """5 of 40 clusters of products' full shape, by the streaming partitioner. The graph is kept in ``data/``."""
+    """5 of 40 clusters of products' full shape, by KaMinPar. The graph is kept in ``data/``."""
     graph = load("synthetic:nodes=4000,edges=40000" if bench.tiny else "synthetic:products", bench.root)
-    clusters = partition(graph, 40, method="stream", root=bench.root)
+    clusters = partition(graph, 40, method="kaminpar", root=bench.root)
     adj = clusters.apply(graph).adjacency("gcn")
     batches, maps = ClusterBatches(clusters.ptr, 5), PositionMaps(graph.num_nodes)
     chosen = batches.epoch(0)[0].clusters

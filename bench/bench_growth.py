@@ -1,6 +1,6 @@
 """How the time and the memory of an epoch grow with edges, width, clusters in a batch and layers.
 
-GCN 3 x 256, 5 of 40 clusters (streamed: METIS takes minutes); each axis changes one of these, on a sixteenth of products
+GCN 3 x 256, 5 of 40 clusters by KaMinPar; each axis changes one of these, on a sixteenth of products
 where edges are not the axis. Each point runs in a process of its own, which prints JSON:
 
     python -m bench.bench_growth '{"dataset": "synthetic:products@0.0625", "num_layers": 3}' [--keep-freed-memory]
@@ -26,7 +26,7 @@ from .harness import OURS, Bench
 
 BASE: dict[str, Any] = dict(
     dataset="synthetic:products@0.0625", root=str(Path("data").absolute()), device="cpu", num_parts=40, batch_size=5,
-    num_layers=3, hidden_channels=256, dropout=0.5, partition="stream",
+    num_layers=3, hidden_channels=256, dropout=0.5, partition="kaminpar",
 )  # fmt: skip
 SIZES = {f"synthetic:products@{scale:g}": scale for scale in (1 / 64, 1 / 16, 1 / 4, 1)}
 FULL = 18 << 30  # bytes that an epoch on the whole of products takes

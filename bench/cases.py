@@ -11,19 +11,20 @@ import torch
 from torch import Tensor
 
 from rest_triton.data.datasets import load
-from rest_triton.data.partition import Method, partition
+from rest_triton.data.partition import partition
+from rest_triton.data.partitioners import Method
 from rest_triton.ops import Adjacency, halo
 from rest_triton.sampling.batch import ClusterBatches, PositionMaps
 
 DRAWN = 16_381  # rows with numbers of their own, a prime: torch draws on one thread, and a large table takes seconds
 UNIFORM = "uniform"  # 60,000 rows of 50 neighbours, 70 % of them in-batch, of 600,000 nodes
 TINY = "synthetic:nodes=1600,edges=16000,features=4"
-#: graph: (scale, clusters, clusters in a batch, partitioner); METIS where it takes seconds
+#: graph: (scale, clusters, clusters in a batch, partitioner)
 SOURCES: dict[str, tuple[float, int, int, Method]] = {
     "arxiv": (1.0, 80, 40, "metis"),
-    "products": (0.1, 40, 5, "stream"),
+    "products": (0.1, 40, 5, "kaminpar"),
     "reddit": (0.25, 40, 10, "metis"),
-    "papers100m": (0.01, 40, 2, "stream"),
+    "papers100m": (0.01, 40, 2, "kaminpar"),
 }
 
 
@@ -92,7 +93,7 @@ def build(case: Case, *, tiny: bool, graph: str, root: str, device: torch.device
         if case.graph == "arxiv" and not graph.startswith("synthetic:"):
             dataset = graph
         if tiny:
-            dataset, num_parts, batch_size, method = TINY, 8, 2, "stream"
+            dataset, num_parts, batch_size, method = TINY, 8, 2, "kaminpar"
         name = f"{dataset.removeprefix('synthetic:').removesuffix(',features=1')}, {batch_size} of {num_parts} clusters"
         batch = clustered(dataset, root, num_parts, batch_size, method, device)
     return f"{name}, width {width}, {case.dtype}", batch.with_rows(width, getattr(torch, case.dtype))

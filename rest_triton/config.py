@@ -79,7 +79,10 @@ class Config(
     )  # fmt: skip
     num_parts: int = option(40, "clusters that the graph is divided into", least=1, group="data")
     batch_size: int = option(5, "clusters in a batch", least=1, group="data", only=CLUSTERS)
-    partition: str = option("metis", "how the graph is divided", choices=("metis", "stream", "random"), group="data")
+    partition: str = option(
+        "auto", "how the graph is divided; auto: by KaMinPar or METIS, whichever is there",
+        choices=("auto", "kaminpar", "metis", "random"), former={"stream": "kaminpar"}, group="data",
+    )  # fmt: skip
 
     features: str = option(
         "device", "place of the features and of their aggregate; disk: files beside the prepared graph",
@@ -252,7 +255,7 @@ def _checked(f: "Field[Any]", value: Any) -> Any:
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         word = f" or {m['word']}" if m["word"] else ""
         raise UserError(f"{f.name} is {value!r}; it must be {KINDS[kind][0]}{word}")
-    if m["choices"] and value not in m["choices"]:
+    if m["choices"] and value not in m["choices"] and value not in m["former"]:
         raise UserError(f"{f.name} is {value!r}: {did_you_mean(str(value), m['choices'])}")
     if kind is float and not math.isfinite(value):
         raise UserError(f"{f.name} is {value}; it must be a finite number")
@@ -375,6 +378,9 @@ def from_flags(flags: Mapping[str, Any]) -> tuple[Config, str | None]:
         recipe = recipe_for(given.get("dataset", ""), given.get("model", "gcn"))
     elif recipe == "none":
         recipe = None
+    for f in fields(Config):
+        if (instead := f.metadata["former"].get(given.get(f.name))) is not None:
+            raise UserError(f"{f.name} is {given[f.name]!r}, which is gone; give {flag(f.name)} {instead}")
     config = Config.of(recipe, **given)
     if "fanout" in given:
         refuse_fanout(config)

@@ -19,7 +19,7 @@ from .utils.machine import available_memory, processor, readable
 if TYPE_CHECKING:
     import torch
 
-PACKAGES = ("torch", "triton", "numba", "numpy", "torch-geometric", "ogb", "pymetis")
+PACKAGES = ("torch", "triton", "numba", "numpy", "torch-geometric", "ogb", "kaminpar", "pymetis")
 COPIED = 1 << 28  # bytes; larger than caches
 
 

@@ -9,12 +9,12 @@ import argparse
 import sys
 import time
 from collections.abc import Sequence
-from typing import get_args
 
 from .config import parse_flags
 from .data.datasets import DATASETS, load
 from .data.graph import Graph
-from .data.partition import Method, partition
+from .data.partition import partition
+from .data.partitioners import PARTITIONERS, refuse_partitioner
 from .utils.errors import reported
 from .utils.machine import readable
 from .utils.malloc import keep_freed_memory
@@ -44,7 +44,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--root", default="data", help="folder for downloads and prepared graphs (default: data)")
     parser.add_argument("--split", type=int, default=0, help="which split, of data sets that have several (default: 0)")
     parser.add_argument("--num-parts", type=int, help="also divide it into this number of clusters")
-    parser.add_argument("--method", choices=get_args(Method), default="metis", help="how to divide it (default: metis)")
+    names = ", ".join(PARTITIONERS)
+    parser.add_argument("--partition", "--method", default="auto", help=f"how to divide it: {names} (default: auto)")
     parser.add_argument("--seed", type=int, default=0, help="of the division (default: 0)")
     options = argparse.Namespace(**parse_flags(parser, sys.argv[1:] if arguments is None else arguments))
     keep_freed_memory()
@@ -56,13 +57,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _prepare(options: argparse.Namespace) -> None:
+    refuse_partitioner(options.partition)
     begin = time.perf_counter()
     graph = load(options.dataset, options.root, split=options.split)
     print(describe(graph))
     print(f"  ready after {time.perf_counter() - begin:.1f} s")
     if options.num_parts is not None:
         begin = time.perf_counter()
-        clusters = partition(graph, options.num_parts, method=options.method, seed=options.seed, root=options.root)
+        clusters = partition(graph, options.num_parts, method=options.partition, seed=options.seed, root=options.root)
         print(clusters.describe())
         print(f"  ready after {time.perf_counter() - begin:.1f} s")
 

@@ -4,30 +4,23 @@ import heapq
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..kernels.cpu.partition import Greedy, breadth_first, cut_edges
+from ..kernels.cpu.partition import cut_edges
 from ..ops import check
 from ..utils.errors import UserError
 from ..utils.files import replacing
-from ..utils.machine import available_memory
-from ..utils.progress import Progress, notice, progress
-from . import metis as metis_worker
+from ..utils.progress import notice, progress
 from .graph import Graph
+from .partitioners import PARTITIONERS, REMOVED, Method, choices_of, divide
 
-Method = Literal["metis", "stream", "random"]
-PARTITIONERS: tuple[str, ...] = get_args(Method)
 FORMAT = "rest_triton partition 1"  # raise the number when an array of the file changes its meaning
 NOT_RECORDED = "METIS failed in an earlier version, which did not record the reason"
 MOST_SEEDS = 2**31  # METIS may be built with 32-bit integers
-
-SLACK = 5  # percent by which a streamed cluster may exceed the mean size
-MOST_PASSES = 10  # over the edges, after the first one
-LEAST_GAIN = 0.01  # of the cut: after a pass that gains less, streaming stops
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -37,12 +30,12 @@ class Partition:
     Args:
         ptr: int64[K+1]; cluster k is the nodes ``ptr[k] .. ptr[k+1]`` of the permuted graph, by descending degree.
         order: int64[N]; node i of the permuted graph is node ``order[i]`` of the original graph.
-        method: the method that ran: "metis", "stream" or "random".
+        method: the method that ran: "kaminpar", "metis" or "random"; "stream" in files of version 0.1.
         cut: the share of directed edges whose ends are in different clusters.
         balance: the size of the largest cluster divided by the mean size.
         fingerprint: of the graph that was divided; None if unknown.
         asked: the method that was asked for; None: ``method``.
-        fallback: why ``method`` ran instead of ``asked``; None if they are the same.
+        fallback: why ``method`` ran instead of ``asked``, or instead of the first choice of "auto"; None if it did not.
     """
 
     ptr: Tensor
@@ -96,7 +89,8 @@ class Partition:
     def describe(self) -> str:
         """One line: ``40 clusters by metis: 12.3 % of edges cut, balance 1.03``; also a fallback, if there was one."""
         clusters = f"{self.num_clusters:,} cluster{'s' * (self.num_clusters != 1)} by {self.method}"
-        instead = f" (instead of {self.asked}: {self.fallback})" if self.fallback else ""
+        because = "" if self.asked == "auto" else f"instead of {self.asked}: "
+        instead = f" ({because}{self.fallback})" if self.fallback else ""
         return f"{clusters}: {100 * self.cut:.1f} % of edges cut, balance {self.balance:.2f}{instead}"
 
     def __repr__(self) -> str:
@@ -104,7 +98,7 @@ class Partition:
 
 
 def partition(
-    graph: Graph, num_parts: int, *, method: Method = "metis", seed: int = 0, root: Path | str | None = None
+    graph: Graph, num_parts: int, *, method: Method = "auto", seed: int = 0, root: Path | str | None = None
 ) -> Partition:
     """Divide the nodes of a graph into ``num_parts`` clusters of about equal size.
 
@@ -112,47 +106,60 @@ def partition(
 
     Args:
         num_parts: the number of clusters; beyond the number of nodes, each node is a cluster.
-        method: ``metis``: multilevel k-way partitioning, few edges cut. ``stream``: greedy passes over the edges, a few
-            numbers of memory per node, clusters at most 5 % above the mean size. ``stream`` also replaces ``metis`` where
-            METIS fails; ``Partition.fallback`` has the reason. ``random``: equal sizes, edges ignored.
+        method: ``kaminpar``, ``metis``: multilevel k-way partitioning, few edges cut, clusters about 3 % above the mean
+            size at most. ``auto``: clusters below ``root`` that one of them made; else KaMinPar, or METIS where KaMinPar is
+            not installed, lacks memory or fails. ``Partition.fallback`` has the reason. ``random``: equal sizes, edges
+            ignored.
         seed: 0 to 2^31 - 1. The same graph, num_parts, method and seed give the same clusters.
         root: the folder below which ``partitions`` caches the results; None: no cache.
 
     Example::
 
-        clusters = partition(graph, 40, root="data")  # Partition(40 clusters by metis: 12.3 % of edges cut, balance 1.03)
+        clusters = partition(graph, 40, root="data")  # Partition(40 clusters by kaminpar: 12.3 % of edges cut, balance 1.03)
         graph = clusters.apply(graph)
     """
     _check(graph, num_parts, method, seed)
     if num_parts > graph.num_nodes:
         notice(f"{graph.name} has {graph.num_nodes:,} nodes for {num_parts:,} clusters: each node is a cluster of its own")
         num_parts = graph.num_nodes
-    key = f"{graph.fingerprint}-{method}-{num_parts}-{seed}"
-    path = None
-    if root is not None:
-        path = Path(root, "partitions", f"{key}.npz")
-        path.parent.mkdir(parents=True, exist_ok=True)  # fails before the work, not after it
-        cached = _load(path, key, graph, num_parts, method)
-        if cached is not None:
-            if cached.fallback:
-                notice(
-                    f"{graph.name} was divided by {cached.method}: {cached.fallback}. To try {method} again, remove {path}"
-                )
-            return cached
+    folder = None if root is None else Path(root, "partitions")
+    files = _files(folder or Path(), graph.fingerprint, num_parts, method, seed)
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)  # fails before the work, not after it
+        for choice, path in files.items():
+            cached = _load(path, graph, num_parts, choice, method)
+            if cached is not None:
+                return cached
+    if method == REMOVED:
+        raise UserError(
+            f"partition is {method!r}, which is gone; give --partition kaminpar. For a run of version 0.1, copy its "
+            f"clusters to {Path(root or 'data', 'partitions', files[method].name)}"
+        )
     with progress(f"dividing {graph.name} into {num_parts:,} clusters") as shown:
-        cluster, used, fallback = _divide(graph, num_parts, method, seed, path, shown)
+        cluster, used, fallback = divide(graph, num_parts, tuple(files), seed, folder, shown)
         shown.say("ordering")
-        result = _arrange(graph, cluster, num_parts, used, method, fallback)
-    if path is not None:
-        _save(path, key, result)
+        result = arrange(graph, cluster, num_parts, used, method, fallback)
+    if folder is not None:
+        _save(files[used], result)
     return result
+
+
+def is_kept(root: Path | str, fingerprint: str, num_parts: int, method: str, seed: int = 0) -> bool:
+    """Whether a file below ``root`` has the clusters of a graph. Its content is not checked."""
+    files = _files(Path(root, "partitions"), fingerprint, num_parts, method, seed)
+    return any(path.exists() for path in files.values())
+
+
+def _files(folder: Path, fingerprint: str, num_parts: int, method: str, seed: int) -> dict[str, Path]:
+    """The file of each partitioner that ``method`` may be."""
+    return {choice: folder / f"{fingerprint}-{choice}-{num_parts}-{seed}.npz" for choice in choices_of(method)}
 
 
 def _check(graph: Graph, num_parts: int, method: str, seed: int) -> None:
     for name, value in (("num_parts", num_parts), ("seed", seed)):
         if type(value) is not int:
             raise TypeError(f"{name} is {value!r}; it must be an int")
-    if method not in PARTITIONERS:
+    if method not in (*PARTITIONERS, REMOVED):
         raise ValueError(f"method is {method!r}; it must be one of {', '.join(PARTITIONERS)}")
     if num_parts < 1:
         raise UserError(f"num_parts is {num_parts}; it must be at least 1")
@@ -162,64 +169,10 @@ def _check(graph: Graph, num_parts: int, method: str, seed: int) -> None:
         raise UserError(f"{graph.name} has no nodes; there is nothing to divide into clusters")
 
 
-def _divide(
-    graph: Graph, num_parts: int, method: str, seed: int, path: Path | None, shown: Progress
-) -> tuple[Tensor, str, str | None]:
-    """The cluster of each node, int32[N]; the method that found it; why that is not ``method``, if it is not."""
-    if num_parts == 1:
-        return torch.zeros(graph.num_nodes, dtype=torch.int32), method, None
-    if num_parts == graph.num_nodes:
-        return torch.arange(num_parts, dtype=torch.int32), method, None
-    if method == "random":
-        return _random(graph.num_nodes, num_parts, seed), method, None
-    shown.say("symmetrising")
-    graph = graph.symmetrise().without_self_loops()
-    why = None
-    if method == "metis":
-        shown.say("METIS")
-        why = metis_worker.why_not(graph.num_nodes, graph.num_edges, metis_worker.index_dtype(), available_memory())
-        if why is None:
-            try:
-                folder = None if path is None else path.parent
-                cluster = metis_worker.run(graph.rowptr.numpy(), graph.col.numpy(), num_parts, seed, folder)
-                return torch.from_numpy(cluster), method, None
-            except metis_worker.MetisFailedError as error:
-                why = str(error)
-        notice(f"METIS cannot divide {graph.name}: {why}. The streaming partitioner runs instead")
-    return _stream(graph, num_parts, seed, shown), "stream", why
-
-
-def _random(nodes: int, num_parts: int, seed: int) -> Tensor:
-    shuffled = torch.randperm(nodes, generator=torch.Generator().manual_seed(seed))
-    return (shuffled % num_parts).to(torch.int32)
-
-
-def _stream(graph: Graph, num_parts: int, seed: int, shown: Progress) -> Tensor:
-    """Restreaming linear deterministic greedy (Nishimura and Ugander, 2013).
-
-    The first pass is breadth first from random roots: on lattices, an order without locality more than doubles the cut.
-    Later passes go by node id: all nodes are placed, so the order matters little, and memory is read sequentially.
-    """
-    rowptr, col = graph.rowptr.contiguous(), graph.col.contiguous()
-    clusters = Greedy(rowptr, col, num_parts, capacity=-(-(100 + SLACK) * graph.num_nodes // (100 * num_parts)))
-    roots = torch.randperm(graph.num_nodes, generator=torch.Generator().manual_seed(seed))
-    shown.say("streaming")
-    clusters.place(breadth_first(rowptr, col, roots))
-    cut = cut_edges(rowptr, col, clusters.cluster)
-    for i in range(MOST_PASSES):
-        shown.say(f"streaming, {100 * cut / max(1, graph.num_edges):.1f} % of edges cut after {i + 1} passes")
-        before, cut_before = clusters.cluster.clone(), cut
-        clusters.place()
-        cut = cut_edges(rowptr, col, clusters.cluster)
-        if cut >= cut_before:
-            return before
-        if cut > (1 - LEAST_GAIN) * cut_before:
-            break
-    return clusters.cluster
-
-
-def _arrange(graph: Graph, cluster: Tensor, num_parts: int, method: str, asked: str, fallback: str | None) -> Partition:
-    """The partition with node g in ``cluster[g]``, after empty clusters have been given a node."""
+def arrange(
+    graph: Graph, cluster: Tensor, num_parts: int, method: str, asked: str | None = None, fallback: str | None = None
+) -> Partition:
+    """The partition with node g in ``cluster[g]``, int32[N], after empty clusters have been given a node."""
     sizes = torch.bincount(cluster, minlength=num_parts)
     order = _by_cluster_and_degree(graph, cluster)
     if int(sizes.min()) == 0:
@@ -253,30 +206,29 @@ def _fill_empty(cluster: Tensor, sizes: Tensor, order: Tensor) -> tuple[Tensor, 
     return cluster, torch.bincount(cluster, minlength=sizes.numel())
 
 
-def _save(path: Path, key: str, result: Partition) -> None:
+def _save(path: Path, result: Partition) -> None:
     """Write the cache file. A failure is a notice: the partition itself is good."""
     try:
         with replacing(path) as file:
             np.savez(
-                file, format=FORMAT, key=key, ptr=result.ptr.numpy(), order=result.order.numpy(), method=result.method,
+                file, format=FORMAT, key=path.stem, ptr=result.ptr.numpy(), order=result.order.numpy(), method=result.method,
                 cut=result.cut, balance=result.balance, asked=str(result.asked), fallback=result.fallback or "",
             )  # fmt: skip
     except OSError as error:
         notice(f"the partition is not cached: {error}")
 
 
-def _load(path: Path, key: str, graph: Graph, num_parts: int, asked: str) -> Partition | None:
-    """The cached partition; None if there is no valid one."""
+def _load(path: Path, graph: Graph, num_parts: int, choice: str, asked: str) -> Partition | None:
+    """The cached partition of ``choice``; None if there is no valid one. Says why another method ran, if one did."""
     if not path.exists():
         return None
     try:
         with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as file:
-            if str(file["format"]) != FORMAT or str(file["key"]) != key:
+            if str(file["format"]) != FORMAT or str(file["key"]) != path.stem:
                 raise ValueError("it is of another version or graph")
             ptr, order = torch.from_numpy(file["ptr"]), torch.from_numpy(file["order"])
             method, cut = str(file["method"]), float(file["cut"])
-            # Files of earlier versions have the method that ran, but not why.
-            reason = str(file["fallback"]) if "fallback" in file else NOT_RECORDED
+            reason = str(file["fallback"]) if "fallback" in file else ""  # the first versions did not write it
         check.tensor("order", order, (torch.int64,), 1)
         check.tensor("ptr", ptr, (torch.int64,), 1)
         check.size("ptr", ptr, 0, num_parts + 1, "one per cluster, and the end")
@@ -287,5 +239,12 @@ def _load(path: Path, key: str, graph: Graph, num_parts: int, asked: str) -> Par
     except Exception as error:  # a damaged file can lead to any error
         notice(f"{path} cannot be used, the partition is made again: {error}")
         return None
+    fallback = None
+    if method != choice:  # of version 0.1, whose METIS was replaced where it failed
+        fallback = reason or NOT_RECORDED
+    elif asked == "auto":
+        fallback = reason or None
+    if fallback:
+        notice(f"{graph.name} was divided by {method}: {fallback}. To try again, remove {path}")
     balance = int(sizes.max()) * num_parts / graph.num_nodes
-    return Partition(ptr, order, method, cut, balance, graph.fingerprint, asked, reason if method != asked else None)
+    return Partition(ptr, order, method, cut, balance, graph.fingerprint, asked, fallback)

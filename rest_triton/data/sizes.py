@@ -24,6 +24,7 @@ class Sizes:
     Args:
         edges: counts directed edges. feature_nnz: None for dense features. prepared: the prepared graph exists.
         mapped: features are mapped from the downloaded file. note: what was assumed.
+        fingerprint: of the prepared graph, "" without one.
     """
 
     nodes: int
@@ -38,6 +39,7 @@ class Sizes:
     prepared: bool = False
     mapped: bool = False
     note: str = ""
+    fingerprint: str = ""
 
 
 def sizes_of(dataset: str, root: Path | str = "data") -> Sizes:
@@ -81,6 +83,7 @@ def _sizes_of_manifest(folder: Path, name: str) -> Sizes | None:
             shape["rowptr"][0] - 1, shape["col"][0], manifest["width"], manifest["num_classes"], manifest["directed"],
             shape["x_index"][0] if "x_index" in shape else None, name, len(shape.get("y", ())) == 2,
             getattr(torch, arrays["x"]["dtype"]).itemsize if "x" in arrays else 4, prepared=True,
+            fingerprint=str(manifest["fingerprint"]),
         )  # fmt: skip
     except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError):
         return None

@@ -62,7 +62,7 @@ class ClusterLoader:
 
     Args:
         data: the graph, by :func:`rest_triton.load` or :func:`rest_triton.from_pyg`.
-        num_parts: clusters that METIS divides it into. batch_size: clusters in a batch.
+        num_parts: clusters that it is divided into. batch_size: clusters in a batch.
         shuffle: whether each epoch has another order. seed: of the order.
         device: of the batches' rows. root: a folder that stores the clusters for the next call.
 

@@ -12,6 +12,8 @@ from typing import Literal
 
 from ..config import Config
 from ..data.features import PIECE_ROWS, stays_sparse
+from ..data.partition import is_kept
+from ..data.partitioners import peak_bytes
 from ..data.sizes import Sizes
 from ..methods.options import GRADIENTS, LAYERWISE, SAINTS, SAMPLING, TABLELESS, refuse_sparse_first, why_cached
 from ..nn import model_named
@@ -19,7 +21,7 @@ from ..nn.inference import CHUNK_ROWS
 from ..utils.dtypes import DTYPES
 
 Tier = Literal["GPU", "host", "disk"]
-When = Literal["held", "exact", "step", "prepare"]
+When = Literal["held", "exact", "step", "prepare", "divide"]
 
 PROCESS = 530 << 20  # Python, torch, compiled kernels and BLAS's buffers, measured on two threads
 CUDA_CONTEXT = 512 << 20  # assumed: it differs with GPU and driver
@@ -262,7 +264,7 @@ class Run:
         return 0.0 if exact else rows * min(s.fanouts[layer], self.z.edges / self.z.nodes)
 
     def around(self, rows: int) -> int:
-        """An estimate of the halo's size for ``rows`` nodes. It is too high where METIS cuts few edges.
+        """An estimate of the halo's size for ``rows`` nodes. It is too high where clusters cut few edges.
 
         ``(N - R) * (1 - exp(-share * E/N * R/N))``: the distinct nodes outside, if a share of the edges ends at random ones.
         """
@@ -420,4 +422,18 @@ def _prepare(run: Run) -> Iterator[Array]:
     yield Array("adjacency", "host", adjacency, "made from it, with scratch", "prepare")
 
 
-ARRAYS = (_process, _graph, _tables, _far, _exact, _step, _prepare)
+def _divide(run: Run) -> Iterator[Array]:
+    z, s = run.z, run.s
+    num_parts = min(s.num_parts, z.nodes)
+    if num_parts in (1, z.nodes) or (z.fingerprint and is_kept(s.root, z.fingerprint, num_parts, s.partition)):
+        return
+    edges = (1 + z.directed) * z.edges
+    title, peak = peak_bytes(s.partition, z.nodes, edges)
+    if peak == 0:
+        return
+    yield Array("process", "host", PROCESS, "as above", "divide")
+    yield Array("undirected edges", "host", run.csr(edges) * z.directed, "the graph is mapped", "divide")
+    yield Array("partitioner", "host", peak, f"{title}, a process of its own: the most for a graph of this size", "divide")
+
+
+ARRAYS = (_process, _graph, _tables, _far, _exact, _step, _prepare, _divide)

@@ -22,6 +22,7 @@ HEADINGS: dict[When, str] = {
     "exact": "in an exact pass over all nodes: the first fill, and evaluation",
     "step": "while a batch is trained on",
     "prepare": "before training, while nodes are sorted by cluster",
+    "divide": "before that, while the graph is divided into clusters",
 }
 
 
@@ -40,7 +41,7 @@ class Plan:
         passing = max(part["exact"], part["step"])
         if (tier, self.settings.device) == ("host", "cpu"):
             passing = round((1 + HOLES) * (part["exact"] + part["step"]))
-        return max(part["held"] + passing, part["prepare"])
+        return max(part["held"] + passing, part["prepare"], part["divide"])
 
     @property
     def totals(self) -> dict[Tier, int]:
@@ -125,6 +126,7 @@ def _changes(s: Config) -> list[list[dict[str, Any]]]:
     smaller: list[dict[str, Any]] = [{"batch_size": s.batch_size >> i} for i in range(1, s.batch_size.bit_length())]
     smaller += [{"num_parts": s.num_parts << i, "batch_size": 1} for i in range(1, 5)]
     return [
+        [{"partition": "kaminpar"}] if s.partition == "metis" else [],
         [{"dtype": "bfloat16"}] if s.dtype == "float32" else [],
         [{"history": "pinned"}] if s.device == "cuda" and s.history == "device" else [],
         [{"features": "pinned"}] if s.device == "cuda" and s.features == "device" and s.base != "sgc" else [],
@@ -133,6 +135,7 @@ def _changes(s: Config) -> list[list[dict[str, Any]]]:
         [{"history": "disk"}] if s.history != "disk" else [],
         [{"history": "disk", "features": "disk", "feature_dtype": "float16"}] if s.base != "sgc" else [],
         [{"hidden_channels": wide >> i} for i in range(1, wide.bit_length()) if wide >> i >= LEAST_HIDDEN],
+        [{"partition": "random"}] if s.partition != "random" else [],
     ]
 
 

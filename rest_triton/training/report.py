@@ -175,11 +175,14 @@ def _results(run: Run) -> dict[str, str]:
 def partition_text(partition: Mapping[str, Any]) -> str:
     """The partitioner that ran, the one that was asked for if it is another, and the quality of the clusters."""
     method, asked, why = str(partition.get("method", "-")), partition.get("asked"), partition.get("fallback")
-    text = method if asked in (None, method) else f"{method} instead of {asked}{f' ({why})' if why else ''}"
+    text = method if asked in (None, method, "auto") else f"{method} instead of {asked}"
+    text += f" ({why})" if why else ""
     parts = partition.get("num_parts", partition.get("parts"))
     text += "" if parts is None else f", {parts} clusters"
     text += f", {100 * partition['cut']:.1f} % of edges cut" if "cut" in partition else ""
-    return text + (f", balance {partition['balance']:.2f}" if "balance" in partition else "")
+    text += f", balance {partition['balance']:.2f}" if "balance" in partition else ""
+    around = partition.get("halo_per_row")
+    return text + ("" if around is None else f", {around:.2f} halo rows per row of a batch")
 
 
 def _spread(values: Sequence[float]) -> str:

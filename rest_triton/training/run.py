@@ -16,7 +16,9 @@ from ..config import Config
 from ..data.clusters import ClusterData, load_data, refuse_without
 from ..data.features import describe
 from ..data.sizes import sizes_of
+from ..methods.options import CLUSTERS, OF_NODES
 from ..nn import HistoryGNN, model_named
+from ..sampling.halo_rows import halo_per_row
 from ..utils.errors import UserError
 from ..utils.machine import device_of, processor, readable
 from ..utils.progress import notice, progress
@@ -166,11 +168,19 @@ class Run:
             "seconds": self.seconds, "parameters": parameters, "seed": self.config.seed,
             "memory": peak_memory(self.trainer.device), "machine": processor(), "command": self.command,
             "versions": {"rest_triton": __version__, "torch": torch.__version__, "python": platform.python_version()},
-            "epochs": self.config.epochs, "finished": True, "partition": self.trainer.loaded.partition_summary,
+            "epochs": self.config.epochs, "finished": True, "partition": self._partition(),
         }  # fmt: skip
         self.directory.write_summary(summary)
         write_report(self.directory.path)
         return summary
+
+    def _partition(self) -> dict[str, Any]:
+        """The summary of the clusters. Methods whose batches are clusters have the size of their halos, too."""
+        loaded, config = self.trainer.loaded, self.config
+        if config.base not in CLUSTERS[1] or config.base in OF_NODES[1]:
+            return loaded.partition_summary
+        batch_size = min(config.batch_size, loaded.ptr.numel() - 1)
+        return loaded.partition_summary | {"halo_per_row": halo_per_row(loaded.adj, loaded.ptr, batch_size)}
 
 
 def train(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rest_triton.config import Config
-from rest_triton.data import metis
+from rest_triton.data import kaminpar, partitioners
 from rest_triton.data.clusters import load_data
 from rest_triton.utils.errors import UserError
 
@@ -21,12 +21,14 @@ def config(root: Path, **arrays: Any) -> Config:
 
 
 def test_the_partition_is_in_the_summary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metis, "why_not", lambda *_: "the graph is too large")
+    monkeypatch.setattr(partitioners, "AUTO", ("kaminpar", "metis"))
+    monkeypatch.setattr(kaminpar, "why_not", lambda *_: "it is too large")
     data = load_data(config(tmp_path))
     summary = data.partition_summary
-    assert (summary["asked"], summary["method"], summary["fallback"]) == ("metis", "stream", "the graph is too large")
+    why = "KaMinPar cannot divide mine: it is too large"
+    assert (summary["asked"], summary["method"], summary["fallback"]) == ("auto", "metis", why)
     assert (summary["num_parts"], summary["num_nodes"]) == (4, 40) and 0 <= summary["cut"] <= 1 <= summary["balance"]
-    assert json.loads(json.dumps(summary)) == summary and "instead of metis" in data.about
+    assert json.loads(json.dumps(summary)) == summary and f"({why})" in data.about
 
 
 @pytest.mark.parametrize(

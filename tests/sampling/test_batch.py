@@ -5,6 +5,7 @@ import torch
 from torch import Tensor
 
 from rest_triton.ops import Adjacency, halo_definition, history_spmm
+from rest_triton.sampling import halo_rows
 from rest_triton.sampling.batch import Batch, ClusterBatches, PositionMaps, node_batch
 
 from ..ops import graphs
@@ -152,3 +153,26 @@ def test_bad_arguments() -> None:
         PositionMaps(41).enter(node_batch(torch.tensor([3]), N)).__enter__()
     with pytest.raises(ValueError, match="there are 2147483648 nodes; a position map is int32"):
         PositionMaps(2**31)
+
+
+def line_of_clusters() -> tuple[Adjacency, torch.Tensor]:
+    """24 nodes in a line, in 6 clusters of several sizes."""
+    row = torch.arange(24)
+    col = torch.stack([row - 1, row + 1], 1)
+    inside = (col >= 0) & (col < 24)
+    rowptr = torch.nn.functional.pad(inside.sum(1).cumsum(0), (1, 0))
+    return Adjacency(rowptr, col[inside].int()), torch.tensor([0, 1, 4, 9, 15, 20, 24])
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 5, 6])
+def test_halo_per_row(batch_size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counted by hand over the batches of an epoch, and over the first two of them."""
+    adj, ptr = line_of_clusters()
+    batches = ClusterBatches(ptr, batch_size).epoch(0)
+    for most in (8, 2):
+        monkeypatch.setattr(halo_rows, "BATCHES", most)
+        rows = [set(batch.rows.tolist()) for batch in batches[:most]]
+        around = [{b for a in own for b in (a - 1, a + 1) if 0 <= b < 24} - own for own in rows]
+        expected = sum(map(len, around)) / sum(map(len, rows))
+        assert halo_rows.halo_per_row(adj, ptr, batch_size) == expected
+    assert expected == 0 if batch_size == 6 else expected > 0

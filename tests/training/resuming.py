@@ -56,7 +56,7 @@ class Data:
 
 def config_in(folder: Path, **changes: Any) -> Config:
     settings: dict[str, Any] = dict(
-        dataset=str(folder / "tiny.npz"), root=str(folder / "data"), partition="stream", num_parts=6, batch_size=2,
+        dataset=str(folder / "tiny.npz"), root=str(folder / "data"), partition="metis", num_parts=6, batch_size=2,
         device="cpu", num_layers=3, hidden_channels=8, dropout=0.3, lr=0.02, epochs=6, method="gas+rest", save_history=True,
     )  # fmt: skip
     return Config(**(settings | changes))

@@ -18,10 +18,13 @@ from torch.nn import Linear, ModuleList
 
 from rest_triton import train as command_line
 from rest_triton.config import Config
+from rest_triton.data.clusters import load_data
 from rest_triton.data.datasets import load
 from rest_triton.data.partition import partition
+from rest_triton.data.partitioners import AUTO
 from rest_triton.methods.engine import Engine
 from rest_triton.nn import Context, HistoryGNN
+from rest_triton.sampling.halo_rows import halo_per_row
 
 from .commands import FEW, SMALL, Result, flags, folder_in, here, metrics, refusal, run, side_by_side, summary, write_graph
 
@@ -126,8 +129,11 @@ def test_figures_of_a_run(finished: dict[str, Result], cwd: Path) -> None:
     assert result["command"].startswith(f"python -m rest_triton.train --dataset {SMALL} --recipe none --num-parts 6")
     assert result["versions"]["torch"] == torch.__version__
     partition = result["partition"]
-    assert (partition["asked"], partition["method"], partition["fallback"]) == ("metis", "metis", None)
+    assert (partition["asked"], partition["method"], partition["fallback"]) == ("auto", AUTO[0], None)
     assert partition["num_parts"] == 6 and 0 < partition["cut"] < 1 <= partition["balance"] < 2
+    clusters = load_data(Config.of(str(folder / "config.yaml")).changed(root=str(cwd / "data"), device="cpu"))
+    assert partition["halo_per_row"] == halo_per_row(clusters.adj, clusters.ptr, batch_size=2) > 0
+    assert "halo_per_row" not in summary(cwd / "full")["partition"]
 
 
 def test_what_is_printed_without_a_terminal(finished: dict[str, Result], cwd: Path) -> None:
@@ -137,7 +143,7 @@ def test_what_is_printed_without_a_terminal(finished: dict[str, Result], cwd: Pa
     said = finished["gas"].stdout.splitlines()
     folder = folder_in(finished["gas"], cwd)
     assert re.fullmatch(r"memory, as planned: \d+\.\d MiB of host.*", said[0])
-    assert "600 nodes, 4,990 edges (undirected), 16 features, 4 classes" in said[1] and "6 clusters by metis" in said[2]
+    assert "600 nodes, 4,990 edges (undirected), 16 features, 4 classes" in said[1] and f"6 clusters by {AUTO[0]}" in said[2]
     assert said[3] == f"results in {folder.relative_to(cwd)}"
     assert " ".join(said[4].split()) == (
         "epoch loss train val test best val → test age s/step data/refresh/train eval memory"

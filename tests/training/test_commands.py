@@ -14,14 +14,17 @@ SMALL = "synthetic:nodes=1500,edges=12000,features=16,classes=4"
 
 
 def test_prepare(tmp_path: Path) -> None:
-    arguments = ["--dataset", SMALL, "--num-parts", "6", "--method", "stream"]
+    arguments = ["--dataset", SMALL, "--num-parts", "6", "--partition", "kaminpar"]
     first = here(main, *arguments, cwd=tmp_path)
     assert first.returncode == 0 and first.stderr == ""
-    assert "1,500 nodes, 1" in first.stdout and "degree: mean 8.0" in first.stdout and "6 clusters by stream" in first.stdout
+    assert (
+        "1,500 nodes, 1" in first.stdout and "degree: mean 8.0" in first.stdout and "6 clusters by kaminpar" in first.stdout
+    )
     assert (tmp_path / "data" / "prepared").is_dir() and len(list((tmp_path / "data" / "partitions").iterdir())) == 1
     again = here(main, *arguments, cwd=tmp_path)
-    lines = [[line for line in r.stdout.splitlines() if "ready after" not in line] for r in (first, again)]
-    assert lines[0] == lines[1]
+    old_flag = here(main, *arguments[:-2], "--method", "kaminpar", cwd=tmp_path)
+    lines = [[line for line in r.stdout.splitlines() if "ready after" not in line] for r in (first, again, old_flag)]
+    assert lines[0] == lines[1] == lines[2]
 
 
 @pytest.mark.parametrize(
@@ -32,6 +35,8 @@ def test_prepare(tmp_path: Path) -> None:
         (["--dataset", "nothing.npz"], "nothing.npz does not exist"),
         (["--dataset", SMALL, "--num-parts", "0"], "num_parts is 0; it must be at least 1"),
         (["--dataset", SMALL, "--split", "7"], "split is 7"),
+        (["--dataset", SMALL, "--partition", "stream"], "partition is 'stream', which is gone; give --partition kaminpar\n"),
+        (["--dataset", SMALL, "--method", "metsi"], "partition is 'metsi': did you mean 'metis'? known are: auto, kaminpar"),
     ],
 )
 def test_errors_without_traceback(arguments: list[str], message: str, tmp_path: Path) -> None:

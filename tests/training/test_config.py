@@ -98,7 +98,7 @@ LIMITS: list[tuple[dict[str, Any], str]] = [
     (dict(num_parts=0), "num_parts is 0; it must be at least 1"),
     (dict(batch_size=0), "batch_size is 0; it must be at least 1"),
     (dict(num_parts=6, batch_size=7), "batch_size is 7, and there are 6 clusters; give --batch-size 1 to 6"),
-    (dict(partition="mets"), "partition is 'mets': did you mean 'metis'? known are: metis, stream, random"),
+    (dict(partition="mets"), "partition is 'mets': did you mean 'metis'? known are: auto, kaminpar, metis, random"),
     (dict(features="disc"), "features is 'disc': did you mean 'disk'? known are: device, pinned, disk"),
     (dict(feature_dtype="half"), "feature_dtype is 'half': known are: float32, float16, bfloat16"),
     (dict(num_layers=0), "num_layers is 0; it must be at least 1"),
@@ -202,6 +202,13 @@ def test_what_is_refused(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError) as refusal:
         Config(**({"dataset": "cora"} | wrong))
     assert str(refusal.value).startswith(message)
+
+
+def test_a_choice_that_is_gone() -> None:
+    """Files of old runs may have it. A flag is answered with its successor, before anything is loaded."""
+    assert Config(dataset="cora", partition="stream").partition == "stream"
+    with pytest.raises(UserError, match=r"^partition is 'stream', which is gone; give --partition kaminpar$"):
+        from_flags({"dataset": "cora", "partition": "stream"})
 
 
 def test_every_limit_is_in_the_table() -> None:

@@ -8,6 +8,9 @@ import numpy as np
 import pytest
 
 from rest_triton.config import MODELS, Config
+from rest_triton.data import kaminpar, metis
+from rest_triton.data.datasets import load
+from rest_triton.data.partition import partition
 from rest_triton.data.sizes import Sizes, sizes_of
 from rest_triton.nn import build, model_named
 from rest_triton.plan import bytes_of, main
@@ -277,3 +280,47 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
 @pytest.mark.parametrize(("text", "size"), [("40GiB", 40 << 30), ("1.5 gib", 3 << 29), ("2GB", 2 * 10**9), ("512", 512)])
 def test_bytes_of(text: str, size: int) -> None:
     assert bytes_of(text) == size
+
+
+def divided(sizes: Sizes, **settings: Any) -> dict[str, int]:
+    """Bytes by name while the graph is divided."""
+    made = plan(sizes, Settings(**settings)).arrays
+    return {a.name: a.nbytes for a in made if a.when == "divide"}
+
+
+def test_memory_of_partitioners() -> None:
+    """What runs, and nothing where nothing does. Edges of one direction are doubled in memory."""
+    nodes, edges = LARGE.nodes, LARGE.edges
+    child = kaminpar.peak_bytes(nodes, edges)
+    assert divided(LARGE, partition="kaminpar") == {"process": memory.PROCESS, "partitioner": child}
+    assert divided(LARGE, partition="auto") == divided(LARGE, partition="kaminpar")
+    assert divided(LARGE, partition="metis")["partitioner"] == metis.peak_bytes(nodes, edges) > child
+    both = divided(replace(LARGE, directed=True), partition="kaminpar")
+    assert both["partitioner"] == kaminpar.peak_bytes(nodes, 2 * edges)
+    assert both["undirected edges"] == 8 * (nodes + 1) + 4 * 2 * edges
+    assert divided(LARGE, partition="random") == divided(LARGE, partition="stream") == {}
+    assert divided(LARGE, num_parts=1, batch_size=1) == {}
+    with_it, without = (plan(LARGE, Settings(partition=name, hidden_channels=1)) for name in ("metis", "random"))
+    assert with_it.total("host") == memory.PROCESS + metis.peak_bytes(nodes, edges) > without.total("host")
+    assert "METIS, a process of its own" in str(with_it) and "a process of its own" not in str(without)
+
+
+def test_clusters_that_are_there_need_no_memory(tmp_path: Path) -> None:
+    name = "synthetic:nodes=600,edges=4000,features=8,classes=4"
+    graph = load(name, tmp_path)
+    sizes, settings = sizes_of(name, tmp_path), dict(root=str(tmp_path), num_parts=6, batch_size=2, partition="metis")
+    assert sizes.fingerprint == graph.fingerprint and divided(sizes, **settings) != {}
+    partition(graph, 6, method="metis", root=tmp_path)
+    assert divided(sizes, **settings) == {} != divided(sizes, **settings | dict(num_parts=7))
+
+
+def test_a_partitioner_that_does_not_fit() -> None:
+    """The refusal has a partitioner that does."""
+    narrow = replace(LARGE, features=1, edges=100_000_000)
+    for asked, change in (("metis", "kaminpar"), ("kaminpar", "random")):
+        settings = Settings(partition=asked, hidden_channels=1, num_parts=1000)
+        need = plan(narrow, settings).total("host")
+        program = {"kaminpar": kaminpar, "metis": metis}[asked]
+        assert need == memory.PROCESS + program.peak_bytes(narrow.nodes, narrow.edges)
+        with pytest.raises(UserError, match=rf"needs .* of host memory .*; it fits with --partition {change}$"):
+            refuse_if_too_large(narrow, settings, {"host": need - 1})

@@ -24,7 +24,7 @@ PUBLISHED: dict[str, dict[str, Any]] = {
                            nonreg_weight_decay=0.0005, clip=1.0),
     "wikics_appnp": dict(num_parts=4, batch_size=2, num_layers=2, alpha=0.11, dropout=0.4, lr=0.02, mlp_layers=2),
     "arxiv_appnp": dict(num_parts=40, batch_size=20, num_layers=5, frequency=1, refresh_batch="same", drop_input=False),
-    "papers100m_appnp": dict(first="cached", history="disk", dtype="bfloat16", partition="stream", eval_every=5),
+    "papers100m_appnp": dict(first="cached", history="disk", dtype="bfloat16", partition="kaminpar", eval_every=5),
 }  # fmt: skip
 
 

@@ -17,6 +17,8 @@ from rest_triton.training import plots
 from rest_triton.training.report import partition_text, read_run, write_report, write_summary
 from rest_triton.utils.errors import UserError
 
+from .resuming import Data
+
 PNG = b"\x89PNG\r\n\x1a\n"
 SETTINGS = dict(dataset="products", model="gcn", method="gas+rest", frequency=2, num_parts=40, partition="metis", seed=0)
 SUMMARY = dict(
@@ -94,6 +96,13 @@ def test_the_partition_that_ran() -> None:
         "metis, 4 clusters, 50.0 % of edges cut, balance 1.00"
     )
     assert partition_text({"method": "random", "parts": 3}) == "random, 3 clusters"
+    auto = dict(asked="auto", method="kaminpar", fallback=None, num_parts=4, cut=0.5, balance=1, halo_per_row=0.4567)
+    assert partition_text(auto) == (
+        "kaminpar, 4 clusters, 50.0 % of edges cut, balance 1.00, 0.46 halo rows per row of a batch"
+    )
+    assert partition_text(dict(asked="auto", method="metis", fallback="KaMinPar failed", num_parts=4)) == (
+        "metis (KaMinPar failed), 4 clusters"
+    )
 
 
 def test_a_run_of_an_older_version(tmp_path: Path) -> None:
@@ -288,3 +297,12 @@ def test_what_is_imported(tmp_path: Path) -> None:
     )
     subprocess.run([sys.executable, "-W", "error", "-c", program, str(run)], check=True)
     assert (run / "error.png").exists()
+
+
+@pytest.mark.parametrize(("method", "of_clusters"), [("gas", True), ("cluster", True), ("mvs", False), ("full", False)])
+def test_halos_are_those_of_batches_of_clusters(method: str, of_clusters: bool, tmp_path: Path) -> None:
+    """Other batches have no clusters, so the summary does not have the size of their halos."""
+    data = Data.make(tmp_path)
+    data.run(data.config(method=method, epochs=1, save_history=False), tmp_path / "run")
+    summary = read_run(tmp_path / "run").summary["partition"]
+    assert ("halo_per_row" in summary) == of_clusters and summary["method"] == "metis"

@@ -157,11 +157,24 @@ def test_several_seeds(finished: Path, capsys: Capture, monkeypatch: pytest.Monk
 
 
 def test_a_run_of_version_0_1(tmp_path: Path) -> None:
-    """old_run.zip holds a graph, a run that version 0.1 stopped after epoch 3, the figures of its fourth epoch, and its
-    predictions."""
+    """old_run.zip holds a graph, its clusters by a partitioner that is gone, a run that version 0.1 stopped after epoch 3,
+    the figures of its fourth epoch, and its predictions."""
     zipfile.ZipFile(Path(__file__).parent / "old_run.zip").extractall(tmp_path)
     assert "\nparts: 4\nper_batch: 2\n" in (tmp_path / "run" / "config.yaml").read_text()
     wanted = metrics(tmp_path / "run")
+    (clusters,) = (tmp_path / "data" / "partitions").iterdir()
+    content = clusters.read_bytes()
+    clusters.unlink()
+    for main, arguments in (
+        (predict.main, ("--run", "run", "--out", "found.npz")),
+        (command_line.main, ("--resume", "run")),
+    ):
+        lost = here(main, *arguments, cwd=tmp_path)
+        assert lost.returncode == 1 and lost.stderr == (
+            "partition is 'stream', which is gone; give --partition kaminpar. For a run of version 0.1, copy its clusters "
+            f"to data/partitions/{clusters.name}\n"
+        )
+    clusters.write_bytes(content)
     predicted = here(predict.main, "--run", "run", "--out", "found.npz", "--probabilities", cwd=tmp_path)
     assert predicted.returncode == 0, predicted.stderr
     with np.load(tmp_path / "found.npz") as found, np.load(tmp_path / "want.npz") as before:
