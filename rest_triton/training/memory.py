@@ -13,10 +13,21 @@ from typing import Literal
 from ..config import Config
 from ..data.features import PIECE_ROWS, stays_sparse
 from ..data.sizes import Sizes
-from ..methods.options import GRADIENTS, LAYERWISE, SAINTS, SAMPLING, TABLELESS, refuse_sparse_first, why_cached
+from ..methods.options import (
+    GRADIENTS,
+    LAYERWISE,
+    OF_NODES,
+    SAINTS,
+    SAMPLING,
+    TABLELESS,
+    placed,
+    refuse_sparse_first,
+    why_cached,
+)
 from ..nn import model_named
 from ..nn.inference import CHUNK_ROWS
 from ..utils.dtypes import DTYPES
+from .traffic import feature_rows, table_rows
 
 Tier = Literal["GPU", "host", "disk"]
 When = Literal["held", "exact", "step", "prepare"]
@@ -30,13 +41,19 @@ WAITING = 5  # pending writes to the disk: four in the queue and one in progress
 
 @dataclass(frozen=True)
 class Array:
-    """Memory for one purpose: its tier, its bytes, an explanation, and when it is held."""
+    """Memory for one purpose: its tier, its bytes, an explanation, and when it is held.
+
+    setting: what moves it or makes it smaller, without another model. moved: the bytes of its rows that a step reads and
+    writes where it is not beside the model.
+    """
 
     name: str
     tier: Tier
     nbytes: int
     why: str
     when: When = "held"
+    setting: str = ""
+    moved: int = 0
 
 
 @dataclass(frozen=True)
@@ -109,6 +126,18 @@ def sparse(z: Sizes, s: Config) -> bool:
     """Whether a run keeps its features sparse."""
     stored = z.feature_nnz is not None and stays_sparse(z.feature_nnz, z.nodes, z.features)
     return stored and multiplies_features(s)
+
+
+def features_move(z: Sizes, s: Config) -> bool:
+    """Whether features can have another place than the model's device, and another format."""
+    return s.base != "sgc" and not (z.feature_nnz is not None and stays_sparse(z.feature_nnz, z.nodes, z.features))
+
+
+def batch_setting(s: Config) -> str:
+    """The setting that makes batches smaller, empty if there is none."""
+    if s.base == "full":
+        return ""
+    return "batch_nodes" if s.base in OF_NODES[1] else "subgraph_nodes" if s.base in SAINTS else "batch_size"
 
 
 def _row(z: Sizes, s: Config) -> int:
@@ -193,7 +222,7 @@ class Run:
     """Quantities derived from the sizes of a data set and the settings of a run. here: the tier of the model."""
 
     def __init__(self, sizes: Sizes, settings: Config) -> None:
-        z, s = self.z, self.s = sizes, settings
+        z, s = self.z, self.s = sizes, placed(settings)
         n = z.nodes
         self.here: Tier = "GPU" if s.device == "cuda" else "host"
         self.model = FAMILIES[s.model](z, s.changed(num_layers=1) if s.base == "sgc" else s)
@@ -305,10 +334,14 @@ def _graph(run: Run) -> Iterator[Array]:
     yield Array("graph", run.here, size, "CSR with self-loops, scales" + ", reverse with edge names" * run.reversed)
     bits = 8 * min(z.feature_bytes, DTYPES[run.s.feature_dtype].itemsize)
     form = f"CSR of {z.feature_nnz:,} nonzeros" if run.sparse else f"{bits} bits"
-    yield Array("features", run.place, run.allocated(run.features, run.s.features), f"[{n:,}, {z.features}], {form}")
-    aggregated = DTYPES[run.s.feature_dtype].itemsize * n * z.features * run.model.aggregates_first
-    aggregated = run.allocated(aggregated, run.s.features)
-    yield Array("aggregated features", run.place, aggregated, f"the first layer's, computed once, {run.s.feature_dtype}")
+    size, read = run.allocated(run.features, run.s.features), [run.fetches * rows for rows in feature_rows(run)]
+    mover = "features" * features_move(z, run.s)
+    what, moved = f"[{n:,}, {z.features}], {form}", read[0] * run.features // n
+    yield Array("features", run.place, size, what, setting=mover, moved=moved)
+    row = DTYPES[run.s.feature_dtype].itemsize * z.features
+    aggregated = run.allocated(n * row * run.model.aggregates_first, run.s.features)
+    what = f"the first layer's, computed once, {run.s.feature_dtype}"
+    yield Array("aggregated features", run.place, aggregated, what, setting=mover, moved=read[1] * row)
     yield Array("labels", "host", run.labels + 8 * n, "labels, masks, order of nodes")
     yield Array("ids of batches", run.here, 8 * n * (1 + (run.refreshed > 0)), "int64, of an epoch and of refreshes")
     drawn = round(n * (8 + 20 * run.s.importance_share)) * (run.s.base == "mvs")
@@ -330,13 +363,15 @@ def _graph(run: Run) -> Iterator[Array]:
 
 def _tables(run: Run) -> Iterator[Array]:
     for name, tables in (("history tables", run.tables), ("gradient tables", run.gradients)):
+        moved = table_rows(run, gradients=tables is run.gradients) * (not run.direct)
+        moved *= sum(table.width * DTYPES[table.dtype].itemsize for table in tables)
         for table in tables[:1]:  # all of them have one place
             rows, why = TIERS[table.place](run)[0], f"{len(tables)} of widths "
             why += f"{', '.join(map(str, sorted({t.width for t in tables})))}, {table.dtype}"
-            yield Array(name, rows, sum(map(run.nbytes, tables)), why)
+            yield Array(name, rows, sum(map(run.nbytes, tables)), why, setting="history", moved=moved)
     for table in (run.tables + run.gradients)[:1]:
         size = sum(4 * (table.rows or run.z.nodes) for table in run.tables + run.gradients)
-        yield Array("stamps", TIERS[table.place](run)[1], size, "int32 per row of a table")
+        yield Array("stamps", TIERS[table.place](run)[1], size, "int32 per row of a table", setting="history")
     yield Array("slots", run.here, (4 * run.z.nodes + 8 * run.slots) * (run.slots > 0), "of the cache: by node, and back")
 
 
@@ -351,6 +386,7 @@ def _far(run: Run) -> Iterator[Array]:
         run.here,
         2 * 5 * width * max(fetched, item * run.pulled) // 4,
         "two, of a guessed halo's rows and a quarter more",
+        setting=batch_setting(run.s),
     )
     held = item * run.halo * sum(t.width for t in run.tables) * (run.s.rest == "rest-is" and run.s.base not in SAMPLING)
     yield Array("refreshed halo", run.here, 5 * held // 4, "rows of all tables, a quarter more")
@@ -369,13 +405,15 @@ def _exact(run: Run) -> Iterator[Array]:
     n, model = run.z.nodes, run.model
     for table in run.scratch[:1]:
         rows, why = TIERS[table.place](run)[0], f"{len(run.scratch)} of float32, layers in turn"
-        yield Array("scratch tables", rows, sum(map(run.nbytes, run.scratch)), why, "exact")
+        yield Array("scratch tables", rows, sum(map(run.nbytes, run.scratch)), why, "exact", setting="history")
     if run.fetches and model.aggregates_first:
         read = 4 * (2 * PIECE_ROWS + run.around(PIECE_ROWS)) * run.z.features
         yield Array("rows to aggregate", run.here, read, "of a piece of the features", "exact")
     piece = 4 * CHUNK_ROWS[run.s.device] * (model.piece + model.piece_edges * run.z.edges // n)
     yield Array("a piece", run.here, piece, "its rows in one layer", "exact")
-    yield Array("rows multiplied first", run.here, 4 * n * model.everywhere * run.direct, "[N, classes]", "exact")
+    mover = "history" * bool(run.tables + run.gradients)  # far tables are read in pieces
+    first = 4 * n * model.everywhere * run.direct
+    yield Array("rows multiplied first", run.here, first, "[N, classes]", "exact", setting=mover)
     results = 8 * min(n, CHUNK_ROWS[run.s.device]) * run.z.classes
     yield Array("results", run.here, results, "of a piece, and its rows to score; only counts are kept", "exact")
 
@@ -387,7 +425,7 @@ def _step(run: Run) -> Iterator[Array]:
     size = 4 * (rows * model.kept + halo * model.outside + max(rows, halo) * model.either)
     size += 4 * rows * run.z.edges // run.z.nodes * model.edges
     why = f"for backward, of {rows:,} rows" + f" and perhaps {halo:,} around them" * (halo > 0)
-    yield Array("activations", run.here, size, why, "step")
+    yield Array("activations", run.here, size, why, "step", setting=batch_setting(run.s))
     dropped = 4 * run.halo * run.z.features * (run.fetches and model.aggregates_first and run.s.edge_dropout > 0)
     yield Array("features of the halo", run.here, dropped, "for dropout of edges", "step")
     if run.s.base in SAMPLING:
@@ -402,7 +440,7 @@ def _step(run: Run) -> Iterator[Array]:
         beside = run.around(refreshed)
         refresh = max(refresh + beside * widest, refreshed * widest + beside * (_row(run.z, run.s) + 2 * widest))
         refresh *= run.tables + run.gradients != []  # else nothing is refreshed
-    yield Array("a refresh", run.here, 4 * refresh, f"{refreshed:,} rows", "step")
+    yield Array("a refresh", run.here, 4 * refresh, f"{refreshed:,} rows", "step", setting=batch_setting(run.s))
     pushed = run.halo * (run.s.base == "graphfm" and run.s.push_momentum > 0)
     first = (model.tables[0] if model.encodes else run.z.features) * bool(model.tables)
     push = 4 * pushed * (2 * widest + max(widest, first))
