@@ -59,7 +59,7 @@ class Suggestion:
         )
         links = zip(("on the disk", "between host and GPU"), self.plan.moved, strict=True)
         moved = ", ".join(f"{readable(size)} {link}" for link, size in links if size) or "nothing"
-        note = "the same losses" if self.same else "other losses"
+        note = "other losses" if not self.same else "the same losses" + " but for rounding" * ("device" in self.change)
         return f"{self.flags or 'as it is'}\n     {totals}; a step moves {moved}; {note}"
 
 
@@ -143,11 +143,12 @@ def _in_the_way(estimate: Plan, tier: Tier) -> str:
 def _mover(s: Config, setting: str) -> str:
     """What a setting does to an array in the way."""
     if setting not in PLACES:
-        return f"a smaller {flag(setting)} makes smaller"
+        return "more --num-parts make smaller" if s.batch_size == 1 else f"a smaller {flag(setting)} makes smaller"
     further = {"device": "pinned" if s.device == "cuda" else "disk", "pinned": "disk"}.get(getattr(s, setting))
-    if further is None:
-        return f"a narrower {flag('dtype' if setting == 'history' else 'feature_dtype')} makes smaller"
-    return f"{flag(setting)} {further} moves"
+    if further is not None:
+        return f"{flag(setting)} {further} moves"
+    dtype = "dtype" if setting == "history" else "feature_dtype"
+    return f"a narrower {flag(dtype)} makes smaller" if getattr(s, dtype) == "float32" else "no setting makes smaller"
 
 
 def refusal(estimate: Plan) -> str:

@@ -451,9 +451,10 @@ def _prepare(run: Run) -> Iterator[Array]:
     z, n = run.z, run.z.nodes
     yield Array("process", "host", PROCESS, "as above", "prepare")
     ordered = run.csr(z.edges) + run.labels + 12 * n
-    ordered += 0 if run.apart else run.stored_features + (0 if z.feature_nnz is None or run.sparse else run.dense)
-    what = "edges, labels" if run.apart else "edges, features, labels"
-    yield Array("graph in new order", "host", ordered, f"{what}; the old one is mapped", "prepare")
+    yield Array("graph in new order", "host", ordered, "edges, labels; the old one is mapped", "prepare")
+    made = run.stored_features + (0 if z.feature_nnz is None or run.sparse else run.dense)
+    mover, made = "features" * features_move(z, run.s), made * (not run.apart)
+    yield Array("features in new order", "host", made, "the old ones are mapped", "prepare", setting=mover)
     adjacency = run.csr(z.edges + n) + 4 * n + 3 * run.reverse // 2
     yield Array("adjacency", "host", adjacency, "made from it, with scratch", "prepare")
 

@@ -93,11 +93,9 @@ class Plan:
         lines += ["", f"    {'array':{wide}}  tier        bytes  moved per step"]
         for when, heading in HEADINGS.items():
             lines += ["", f"  {heading}"]
-            lines += [
-                f"    {a.name:{wide}}  {a.tier:4}  {readable(a.nbytes):>11}  {readable(a.moved) if a.moved else '':>14}  {a.why}"
-                for a in self.arrays
-                if a.when == when
-            ]
+            for a in (a for a in self.arrays if a.when == when):
+                moved = readable(a.moved) if a.moved else ""
+                lines.append(f"    {a.name:{wide}}  {a.tier:4}  {readable(a.nbytes):>11}  {moved:>14}  {a.why}")
         lines.append("")
         for tier, need in self.totals.items():
             have = self.limits.get(tier)

@@ -1,0 +1,302 @@
+"""Places chosen by budgets, settings that fit, and what is in the way."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rest_triton import train as command_line
+from rest_triton.config import Config
+from rest_triton.data.sizes import Sizes, sizes_of
+from rest_triton.plan import main
+from rest_triton.training import plan as planning
+from rest_triton.training.advice import in_the_way, refusal, refuse_if_too_large, suggestions
+from rest_triton.training.memory import Run
+from rest_triton.training.plan import limits_here, plan
+from rest_triton.utils.errors import UserError
+from rest_triton.utils.machine import bytes_of
+
+from ..settings import Settings
+from .commands import FEW
+from .commands import refusal as said_by
+
+LARGE = Sizes(nodes=1_000_000, edges=20_000_000, features=100, classes=40, name="large", prepared=True)
+BASE = Settings(hidden_channels=128)
+ON_GPU = BASE.changed(device="cuda")
+PLENTY: Any = {"GPU": 1 << 50, "host": 1 << 50, "disk": 1 << 50}
+GIB = 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("48GiB", 48 << 30), ("500MB", 500 * 10**6), ("1.5 gib", 3 << 29), ("2TB", 2 * 10**12), ("7kib", 7168), ("512", 512)],
+)  # fmt: skip
+def test_sizes(text: str, size: int) -> None:
+    assert bytes_of(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "48G", "GiB", "-1GiB", "0", "0.1", "1e9", "48GiB 2", "a lot", "inf"])
+def test_what_is_no_size(text: str) -> None:
+    for name in ("memory_budget", "device_budget"):
+        with pytest.raises(UserError, match=f"^{name} is '{text}'; it must be a size, such as 48GiB, 500MB or a number of"):
+            Config(dataset="cora", **{name: text})
+
+
+def places(sizes: Sizes, settings: Config, limits: Any) -> tuple[str, str]:
+    chosen = plan(sizes, settings, limits).settings
+    return chosen.history, chosen.features
+
+
+def test_what_fits_stays_beside_the_model() -> None:
+    """Also to the last byte, and where nothing is known of the memory."""
+    for settings in (BASE, ON_GPU):
+        wanted = plan(LARGE, settings.changed(history="device", features="device"))
+        assert places(LARGE, settings, wanted.totals) == places(LARGE, settings, PLENTY) == ("device", "device")
+        assert plan(LARGE, settings, {}).arrays == plan(LARGE, settings, wanted.totals).arrays == wanted.arrays
+
+
+@pytest.mark.parametrize("settings", [BASE, ON_GPU, BASE.changed(method="gas+rest"), Settings("gcnii", 64, 4)])
+def test_one_byte_too_few(settings: Config) -> None:
+    """Each step down: the budget holds the chosen places exactly. With a byte less, others are chosen, which move more."""
+    tier = "GPU" if settings.device == "cuda" else "host"
+    limits, seen, moved = dict(PLENTY), list[tuple[str, str]](), (-1, -1)
+    while True:
+        chosen = plan(LARGE, settings, limits)
+        if chosen.too_large:
+            break
+        seen.append((chosen.settings.history, chosen.settings.features))
+        assert chosen.moved > moved and chosen.total(tier) <= limits[tier]
+        limits[tier], moved = chosen.total(tier), chosen.moved
+        assert places(LARGE, settings, limits) == seen[-1]
+        limits[tier] -= 1
+    assert seen[0] == ("device", "device") and len(seen) == len(set(seen)) >= 2
+    with pytest.raises(UserError, match="^large with "):
+        refuse_if_too_large(LARGE, settings, limits)
+    refuse_if_too_large(LARGE, settings, limits | {tier: limits[tier] + 1})
+
+
+def test_the_host_takes_what_a_gpu_cannot() -> None:
+    """The disk only what the host cannot."""
+    limits = PLENTY | {"GPU": plan(LARGE, ON_GPU, PLENTY).total("GPU") - 1}
+    assert set(places(LARGE, ON_GPU, limits)) == {"device", "pinned"}
+    limits["host"] = plan(LARGE, ON_GPU, limits).total("host") - 1
+    assert "disk" in places(LARGE, ON_GPU, limits) or set(places(LARGE, ON_GPU, limits)) == {"device", "pinned"}
+    limits["host"] = plan(LARGE, ON_GPU).total("host")
+    assert "disk" in places(LARGE, ON_GPU, limits) and "pinned" not in places(LARGE, ON_GPU, limits)
+
+
+def test_given_places_are_kept() -> None:
+    nothing: Any = {"host": GIB, "disk": 1 << 50}
+    assert places(LARGE, BASE.changed(history="device", features="disk"), nothing) == ("device", "disk")
+    assert places(LARGE, BASE.changed(features="device"), nothing) == ("disk", "device")
+    assert places(LARGE, BASE.changed(history="disk", features="disk"), PLENTY) == ("disk", "disk")
+
+
+def test_without_a_choice() -> None:
+    """Methods without tables, and features that have one place."""
+    few: Any = {"host": GIB, "disk": 1 << 50}
+    assert places(LARGE, BASE.changed(method="sage"), few)[0] == "device"
+    assert places(LARGE, BASE.changed(num_layers=2, first="exact"), few)[0] == "device"
+    assert places(LARGE, BASE.changed(method="sgc"), few) == ("device", "device")
+    sparse = replace(LARGE, features=1600, feature_nnz=10 * LARGE.nodes)
+    assert places(sparse, BASE, few) == ("disk", "device")
+
+
+def test_the_default_budget_leaves_a_margin(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(planning, "available_memory", lambda: 100 * GIB)
+    assert limits_here(BASE, tmp_path)["host"] == 85 * GIB
+    small, large = BASE.changed(memory_budget="48GiB"), BASE.changed(memory_budget="300GiB", device_budget="14GiB")
+    assert limits_here(small, tmp_path)["host"] == limits_here(small, tmp_path, elsewhere=True)["host"] == 48 * GIB
+    assert limits_here(large, tmp_path)["host"] == 100 * GIB  # no budget makes a machine larger
+    elsewhere = limits_here(large, tmp_path, elsewhere=True)
+    assert (elsewhere["host"], elsewhere["GPU"]) == (300 * GIB, 14 * GIB)
+
+
+def test_rows_that_a_step_moves() -> None:
+    """By hand: tables are read for the halo and written for the batch, features are read for the batch."""
+    far = BASE.changed(history="disk", features="disk", feature_dtype="float16")
+    run = Run(LARGE, far)
+    rows, halo, moved = run.rows, run.halo, lambda s: {a.name: a.moved for a in plan(LARGE, s).arrays if a.moved}
+    assert moved(far) == {"history tables": 2 * 128 * 4 * (rows + halo), "aggregated features": 200 * rows}
+    assert moved(BASE) == moved(ON_GPU) == {} and moved(far.changed(history="device", features="device")) == {}
+    narrow = far.changed(dtype="bfloat16", first="exact")
+    assert moved(narrow) == {"history tables": 128 * 2 * (rows + halo), "aggregated features": 200 * (rows + halo)}
+    refreshed = far.changed(method="gas+rest", frequency=2)
+    assert moved(refreshed) == {"history tables": 3 * 1024 * (rows + halo), "aggregated features": 3 * 200 * rows}
+    encodes = Settings("gcnii", 64, 4, features="pinned", device="cuda")
+    assert moved(encodes) == {"features": 400 * rows} and plan(LARGE, encodes).moved == (0, 400 * rows)
+    attends = Settings("gat", 64, 3, features="disk")
+    assert moved(attends) == {"features": 400 * (rows + halo)} and plan(LARGE, attends).moved == (400 * (rows + halo), 0)
+    both = plan(LARGE, far).moved
+    assert both == (sum(moved(far).values()), 0)
+    table = str(plan(LARGE, far))
+    assert "    array                tier        bytes  moved per step\n" in table
+    assert "    history tables       disk    976.6 MiB       458.3 MiB  2 of widths 128, float32\n" in table
+
+
+@pytest.mark.parametrize(
+    "settings", [BASE, ON_GPU, BASE.changed(method="mvs"), Settings("gcnii", 128, 8, method="gas+rest")]
+)
+def test_suggestions_fit(settings: Config) -> None:
+    """As flags they give what was planned. They are in order, none beats another, and none changes the model."""
+    tier: Any = "GPU" if settings.device == "cuda" else "host"
+    device = settings.changed(history="device", features="device")
+    limits = PLENTY | {tier: plan(LARGE, device).total(tier) * 2 // 3}
+    found = suggestions(plan(LARGE, device, limits))
+    assert 2 <= len(found) <= 5
+    assert any(one.same for one in found)
+    for one in found:
+        tried = plan(LARGE, device.changed(**one.change), limits)
+        assert not tried.too_large and tried.arrays == one.plan.arrays and tried.moved == one.plan.moved
+        assert set(one.change) <= {
+            "history", "features", "dtype", "feature_dtype", "first", "num_parts", "batch_size", "batch_nodes",
+        }  # fmt: skip
+        assert not any(other.beats(one) for other in found if other is not one)
+    costs = [one.cost for one in found[:-1]]
+    assert costs == sorted(costs)
+
+
+def test_a_batch_is_no_smaller_than_it_must_be() -> None:
+    given = BASE.changed(history="device", features="device", first="cached")
+    for change in ({"batch_size": 2}, {"num_parts": 80, "batch_size": 1}):
+        limits = PLENTY | {"host": plan(LARGE, given.changed(**change)).total("host")}
+        assert change in [one.change for one in suggestions(plan(LARGE, given, limits))]
+        limits["host"] -= 1
+        assert change not in [one.change for one in suggestions(plan(LARGE, given, limits))]
+
+
+def test_what_is_in_the_way() -> None:
+    def said(settings: Config, tier: Any, share: float) -> str:
+        limits = PLENTY | {tier: round(share * plan(LARGE, settings).total(tier))}
+        return in_the_way(plan(LARGE, settings, limits))
+
+    held = BASE.changed(history="device", features="device")
+    assert said(held, "host", 0.9) == "history tables: 976.6 MiB, which --history disk moves"
+    wide = held.changed(device="cuda", batch_size=20)
+    assert said(wide, "GPU", 0.9) == "activations: 1.6 GiB, which a smaller --batch-size makes smaller"
+    one = wide.changed(num_parts=2, batch_size=1)
+    assert said(one, "GPU", 0.9) == "activations: 1.6 GiB, which more --num-parts make smaller"
+    deep = held.changed(device="cuda", num_layers=6)
+    assert said(deep, "GPU", 0.9) == "history tables: 2.4 GiB, which --history pinned moves"
+    wide = replace(LARGE, features=3000)
+    need = plan(wide, held.changed(device="cuda", features="pinned")).total("host")
+    pinned = plan(wide, held.changed(device="cuda", features="pinned"), PLENTY | {"host": need - 1})
+    assert in_the_way(pinned) == "features: 16.0 GiB, which --features disk moves"
+    on_disk = held.changed(history="disk")
+    assert said(on_disk, "disk", 0.9) == "history tables: 976.6 MiB, which a narrower --dtype makes smaller"
+    assert said(on_disk.changed(dtype="bfloat16", num_layers=9), "disk", 0.9).endswith("which no setting makes smaller")
+    dense = replace(LARGE, edges=10**9)
+    limits = PLENTY | {"GPU": 2 * GIB}
+    no_room = plan(dense, ON_GPU.changed(method="gas+rest"), limits)
+    assert in_the_way(no_room).startswith("graph: 3.7 GiB of the ")
+    assert " of GPU memory that no setting moves" in in_the_way(no_room)
+    way_out = suggestions(no_room)
+    assert way_out and all(one.change["device"] == "cpu" for one in way_out)  # there all of it is in host memory
+    assert "it fits with --device cpu" in refusal(no_room)
+
+
+def test_nothing_fits() -> None:
+    with pytest.raises(UserError) as refused:
+        refuse_if_too_large(LARGE, BASE, {"host": 100, "disk": 1 << 50})
+    said = str(refused.value)
+    assert (
+        said.startswith("large with gcn needs ")
+        and " of host memory (100 bytes available); process: 530.0 MiB of the " in said
+    )
+    assert said.endswith("; no setting that keeps the model makes it fit; give a larger --memory-budget")
+
+
+def test_papers100m() -> None:
+    """48 GiB of host memory and a GPU of 14 GiB: the graph alone takes nearly all of it, and the plan says so.
+
+    With 24 GiB, and with 48 GiB and no GPU, there are settings that fit.
+    """
+    sizes, given = sizes_of("papers100m", "nowhere"), Config(dataset="papers100m", device="cuda")
+    small = plan(sizes, given, {"host": 48 * GIB, "GPU": 14 * GIB, "disk": 1 << 40})
+    assert "graph: 13.7 GiB of the " in in_the_way(small)
+    assert "it fits with --device cpu --features disk --history disk" in refusal(small)
+    larger = suggestions(plan(sizes, given, {"host": 48 * GIB, "GPU": 24 * GIB, "disk": 1 << 40}))
+    assert larger and all("device" not in one.change and one.plan.total("GPU") <= 24 * GIB for one in larger)
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    few = [
+        "--dataset",
+        "synthetic:nodes=200000,edges=400000,features=64,classes=8",
+        "--recipe",
+        "none",
+        "--root",
+        str(tmp_path),
+    ]
+    main([*few, "--device-budget", "800MiB", "--memory-budget", "900GiB", "--hidden-channels", "64"])
+    printed = capsys.readouterr().out
+    assert (
+        "; gas; on cuda\n" in printed and "900.0 GiB available: fits" in printed and "800.0 MiB available: fits" in printed
+    )
+    assert "settings that fit" not in printed
+    main([*few, "--device-budget", "800MiB", "--hidden-channels", "64", "--search"])
+    assert "\nsettings that fit, by bytes that a step moves" in capsys.readouterr().out
+    main([*few, "--device-budget", "560MiB", "--hidden-channels", "64"])
+    printed = capsys.readouterr().out
+    assert "\nsettings that fit, by bytes" in printed and "560.0 MiB available: does not fit" in printed
+    with pytest.raises(SystemExit, match="2"):
+        main([*few, "--gpu-memory", "1GiB"])
+    assert capsys.readouterr().err == "--gpu-memory is --device-budget now\n"
+
+
+def test_a_budget_too_small_for_a_batch(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is refused before a file is written, also of data."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(command_line, "keep_freed_memory", lambda: True)
+    name = "synthetic:nodes=100000,edges=1000000,features=32,classes=8"
+    arguments = ["--dataset", name, "--recipe", "none", "--device", "cpu", "--batch-size", "20", "--memory-budget", "900MiB"]
+    said = said_by(command_line.main, arguments, capsys)
+    assert said.startswith(f"{name} with gcn needs ") and "of host memory (900.0 MiB available); activations: " in said
+    assert "makes smaller; it fits with " in said
+    said = said_by(command_line.main, [*arguments[:-1], "540MiB"], capsys)
+    assert "process: 530.0 MiB of the " in said and said.endswith("give a larger --memory-budget")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_keeps_its_places(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are in its settings. Losses are those of a run beside the model, and a resumed run has the same places."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(command_line, "keep_freed_memory", lambda: True)
+    name = "synthetic:nodes=100000,edges=100000,features=32,classes=4"
+    common = [
+        "--dataset",
+        name,
+        *FEW[:-1],
+        "8",
+        "--partition",
+        "random",
+        "--epochs",
+        "2",
+        "--device",
+        "cpu",
+        "--save-history",
+    ]
+    command_line.main([*common, "--run-dir", "near"])
+    assert "places by the budgets" not in capsys.readouterr().out
+    settings = Config.of("near/config.yaml")
+    assert (settings.history, settings.features, settings.memory_budget) == ("device", "device", "free")
+    found = plan(sizes_of(name, "data"), settings.changed(history="disk", features="disk"))
+    monkeypatch.setattr("rest_triton.training.run.limits_here", lambda *_: {"host": found.total("host"), "disk": 1 << 40})
+    command_line.main([*common, "--run-dir", "far"])
+    assert "places by the budgets: --history disk, --features disk\n" in capsys.readouterr().out
+    settings = Config.of("far/config.yaml")
+    assert (settings.history, settings.features) == ("disk", "disk")
+    assert "disk" in Path("far/plan.txt").read_text() and "moved per step" in Path("far/plan.txt").read_text()
+    near, far = (Path(name, "metrics.jsonl").read_text().splitlines() for name in ("near", "far"))
+    losses = [[line.split('"loss": ')[1].split(",")[0] for line in lines] for lines in (near, far)]
+    assert losses[0] == losses[1]
+    monkeypatch.undo()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(command_line, "keep_freed_memory", lambda: True)
+    command_line.main(["--resume", "far", "--epochs", "3"])
+    assert (Config.of("far/config.yaml").history, Config.of("far/config.yaml").features) == ("disk", "disk")
+    command_line.main(["--resume", "far", "--epochs", "4", "--history", "auto", "--features", "auto"])
+    assert (Config.of("far/config.yaml").history, Config.of("far/config.yaml").features) == ("device", "device")
