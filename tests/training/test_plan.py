@@ -1,5 +1,6 @@
 """The memory plan: compared with runs and with its formulas."""
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -46,8 +47,9 @@ def test_results_of_all_nodes_are_not_held(tmp_path: Path) -> None:
 
 
 WATCHED = """
-import re, sys, threading, time
+import os, re, sys, threading, time
 from rest_triton import train
+from rest_triton.training import run
 most, status = 0, open("/proc/self/status")
 def watch():
     global most
@@ -56,12 +58,55 @@ def watch():
         most = max(most, int(re.search(r"RssAnon:\\s+(\\d+)", status.read())[1]))
         time.sleep(0.002)
 threading.Thread(target=watch, daemon=True).start()
+run.write_report = lambda path: None
 train.main(sys.argv[1:])
-print("anonymous", most)
+files, name = 0, ""
+for line in open("/proc/self/smaps"):
+    if re.match("[0-9a-f]+-[0-9a-f]+ ", line):
+        name = line.split(None, 5)[5:]
+    elif line.startswith("Rss:") and name and name[0].startswith("/") and not name[0].startswith(os.getcwd()):
+        files += int(line.split()[1])
+print("anonymous", most, files)
 """
 
 
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the kernel does not tell")
+def watched(*arguments: str, cwd: Path) -> tuple[int, int]:
+    """(largest anonymous memory of a run, mapped files that are not in ``cwd``). The system can drop pages of those in it."""
+    done = run("-c", WATCHED, *arguments, cwd=cwd)
+    assert done.returncode == 0, done.stderr
+    anonymous, files = done.stdout.split("anonymous")[1].split()
+    return 1024 * int(anonymous), 1024 * int(files)
+
+
+needs_proc = pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="the kernel does not tell")
+
+
+@needs_proc
+def test_places_as_measured(tmp_path: Path) -> None:
+    """The peak for each place of tables and features, those of the model's device and files."""
+    name = "synthetic:nodes=150000,edges=600000,features=256,classes=8"
+    flags = ["--recipe", "none", "--partition", "stream", "--epochs", "1", "--max-steps", "3", "--device", "cpu"]
+    shape = ["--hidden-channels", "128", "--num-parts", "100", "--batch-size", "10"]
+
+    def measured(history: str, features: str) -> int:
+        places = ["--history", history, "--features", features]
+        return sum(watched("--dataset", name, *flags, *shape, *places, cwd=tmp_path))
+
+    near, far = ("device", "device"), ("disk", "disk")
+    took = {near: measured(*near), far: measured(*far)}  # they write what the others read: the graph, and features
+    others = [("device", "disk"), ("disk", "device")]
+    with ThreadPoolExecutor(2) as pool:
+        took |= dict(zip(others, pool.map(lambda places: measured(*places), others), strict=True))
+    for (history, features), peak in took.items():
+        settings = Settings(hidden_channels=128, num_parts=100, batch_size=10, history=history, features=features)
+        planned = plan(sizes_of(name, tmp_path / "data"), settings).total("host")
+        assert planned == pytest.approx(peak, rel=0.15), (history, features)
+    size = 150_000 * 256 * 4  # of the features, and of their aggregate
+    assert took[near] - took["device", "disk"] > size and took["disk", "device"] - took[far] > size
+    assert took[near] - took[far] > 3 * size / 2
+
+
+@needs_proc
 def test_features_on_disk_as_measured(tmp_path: Path) -> None:
     """Features on disk save the memory that the plan says. Pages of mapped files are left out: the system can drop them."""
     name = "synthetic:nodes=200000,edges=400000,features=256,classes=8"
@@ -69,8 +114,7 @@ def test_features_on_disk_as_measured(tmp_path: Path) -> None:
     few = ["--hidden-channels", "16", "--num-parts", "100", "--batch-size", "1"]
     took, planned = [], []
     for place in ("device", "disk", "disk"):  # the first one on disk writes the files
-        done = run("-c", WATCHED, "--dataset", name, *flags, *few, "--features", place, cwd=tmp_path)
-        took.append(1024 * int(done.stdout.split("anonymous")[1]))
+        took.append(watched("--dataset", name, *flags, *few, "--features", place, cwd=tmp_path)[0])
         settings = Settings(hidden_channels=16, num_parts=100, batch_size=1, features=place)
         planned.append(plan(sizes_of(name, tmp_path / "data"), settings).total("host"))
     files = sorted(p.name for p in tmp_path.glob("data/prepared/*/features-*/*.rows"))
