@@ -27,7 +27,7 @@ from ..methods.options import (
 from ..nn import model_named
 from ..nn.inference import CHUNK_ROWS
 from ..utils.dtypes import DTYPES
-from .traffic import feature_rows, table_rows
+from .traffic import feature_rows, table_bytes
 
 Tier = Literal["GPU", "host", "disk"]
 When = Literal["held", "exact", "step", "prepare"]
@@ -363,8 +363,7 @@ def _graph(run: Run) -> Iterator[Array]:
 
 def _tables(run: Run) -> Iterator[Array]:
     for name, tables in (("history tables", run.tables), ("gradient tables", run.gradients)):
-        moved = table_rows(run, gradients=tables is run.gradients) * (not run.direct)
-        moved *= sum(table.width * DTYPES[table.dtype].itemsize for table in tables)
+        moved = table_bytes(run, gradients=tables is run.gradients)
         for table in tables[:1]:  # all of them have one place
             rows, why = TIERS[table.place](run)[0], f"{len(tables)} of widths "
             why += f"{', '.join(map(str, sorted({t.width for t in tables})))}, {table.dtype}"

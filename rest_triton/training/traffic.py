@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from ..methods.options import SAMPLING
+from ..utils.dtypes import DTYPES
 
 if TYPE_CHECKING:
     from .memory import Run
@@ -15,24 +16,35 @@ def _refreshes(run: "Run") -> tuple[int, int]:
     return (run.s.refreshes if run.s.rest else 0), run.refreshed
 
 
-def table_rows(run: "Run", gradients: bool = False) -> int:
-    """Rows of each table that a step reads and writes. gradients: of tables of gradients."""
+def _pushes(run: "Run") -> bool:
+    return run.s.base == "graphfm" and run.s.push_momentum > 0
+
+
+def table_bytes(run: "Run", gradients: bool = False) -> int:
+    """Bytes of rows of tables that a step reads and writes. gradients: of tables of gradients."""
+    if run.direct:
+        return 0
     number, each = _refreshes(run)
-    if gradients:
-        number = run.s.gradient_frequency
+    backward = run.s.gradient_frequency  # refreshes that also read the last table, and those of gradients
     # A batch of REST-IS reads what its refreshes have just computed, on the device.
     read = 0 if run.s.rest == "rest-is" and run.s.base not in SAMPLING and not gradients else run.pulled
-    pushed = 2 * run.halo * (run.s.base == "graphfm" and run.s.push_momentum > 0)
-    return read + run.rows + pushed + number * (run.around(each) + each)
+    tables, size = run.gradients if gradients else run.tables, 0
+    for index, table in enumerate(tables):
+        last = index == len(tables) - 1
+        written = run.rows + (backward if gradients else number) * each
+        written += run.halo * (_pushes(run) and index >= run.model.encodes)
+        around = (backward if gradients or last else number) * run.around(each)
+        size += (read + written + around) * table.width * DTYPES[table.dtype].itemsize
+    return size
 
 
 def feature_rows(run: "Run") -> tuple[int, int]:
     """Rows of (the features, their aggregate) that a step reads."""
     s, model, (number, each) = run.s, run.model, _refreshes(run)
     rows, halo = run.rows + number * each, run.halo + number * run.around(each)
+    exact, gin = s.first == "exact" and bool(model.tables), s.model == "gin"  # GIN reads rows beside their aggregate
     dropped = s.edge_dropout > 0 or (s.drop_input and s.dropout > 0)
-    aggregated = model.aggregates_first and not dropped and run.halo > 0
-    exact = s.first == "exact" and bool(model.tables)
-    if not aggregated:  # all models but those that encode read features of the halo
-        return rows + halo * (exact or not model.encodes), 0
-    return rows * (s.model == "gin") + halo * (exact and s.model == "gin"), rows + halo * exact
+    if not model.aggregates_first or dropped or run.halo == 0:
+        return rows * (1 + gin) + halo * (exact or not model.encodes), 0
+    pushed = (run.rows + run.halo * gin) * _pushes(run)
+    return (rows + halo * exact) * gin + pushed, rows + halo * exact

@@ -17,7 +17,7 @@ from rest_triton.utils.errors import UserError
 from rest_triton.utils.machine import bytes_of
 
 from ..settings import Settings
-from .commands import FEW
+from .commands import FEW, metrics
 from .commands import refusal as said_by
 
 LARGE = Sizes(nodes=1_000_000, edges=20_000_000, features=100, classes=40, name="large", prepared=True)
@@ -122,7 +122,8 @@ def test_rows_that_a_step_moves() -> None:
     narrow = far.changed(dtype="bfloat16", first="exact")
     assert moved(narrow) == {"history tables": 128 * 2 * (rows + halo), "aggregated features": 200 * (rows + halo)}
     refreshed = far.changed(method="gas+rest", frequency=2)
-    assert moved(refreshed) == {"history tables": 3 * 1024 * (rows + halo), "aggregated features": 3 * 200 * rows}
+    tables = 1024 * (3 * rows + 2 * halo)  # refreshes do not read the last one
+    assert moved(refreshed) == {"history tables": tables, "aggregated features": 3 * 200 * rows}
     encodes = Settings("gcnii", 64, 4, features="pinned", device="cuda")
     assert moved(encodes) == {"features": 400 * rows} and plan(LARGE, encodes).moved == (0, 400 * rows)
     attends = Settings("gat", 64, 3, features="disk")
@@ -156,37 +157,29 @@ def test_a_run_keeps_its_places(tmp_path: Path, capsys: pytest.CaptureFixture[st
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(command_line, "keep_freed_memory", lambda: True)
     name = "synthetic:nodes=100000,edges=100000,features=32,classes=4"
-    common = [
-        "--dataset",
-        name,
-        *FEW[:-1],
-        "8",
-        "--partition",
-        "random",
-        "--epochs",
-        "2",
-        "--device",
-        "cpu",
-        "--save-history",
-    ]
-    command_line.main([*common, "--run-dir", "near"])
+    common = ["--dataset", name, *FEW[:-1], "8", "--partition", "random", "--device", "cpu", "--save-history"]
+
+    def settings(folder: str) -> tuple[str, str, str]:
+        stored = Config.of(f"{folder}/config.yaml")
+        return stored.history, stored.features, stored.memory_budget
+
+    command_line.main([*common, "--epochs", "2", "--run-dir", "near"])
     assert "places by the budgets" not in capsys.readouterr().out
-    settings = Config.of("near/config.yaml")
-    assert (settings.history, settings.features, settings.memory_budget) == ("device", "device", "free")
-    found = plan(sizes_of(name, "data"), settings.changed(history="disk", features="disk"))
-    monkeypatch.setattr("rest_triton.training.run.limits_here", lambda *_: {"host": found.total("host"), "disk": 1 << 40})
-    command_line.main([*common, "--run-dir", "far"])
+    assert settings("near") == ("device", "device", "free")
+    far = Config.of("near/config.yaml", history="disk", features="disk")
+    budget = str(plan(sizes_of(name, "data"), far).total("host"))
+    command_line.main([*common, "--epochs", "2", "--run-dir", "far", "--memory-budget", budget])
     assert "places by the budgets: --history disk, --features disk\n" in capsys.readouterr().out
-    settings = Config.of("far/config.yaml")
-    assert (settings.history, settings.features) == ("disk", "disk")
-    assert "disk" in Path("far/plan.txt").read_text() and "moved per step" in Path("far/plan.txt").read_text()
-    near, far = (Path(name, "metrics.jsonl").read_text().splitlines() for name in ("near", "far"))
-    losses = [[line.split('"loss": ')[1].split(",")[0] for line in lines] for lines in (near, far)]
+    assert settings("far") == ("disk", "disk", budget)
+    assert "moved per step" in Path("far/plan.txt").read_text()
+    losses = [[record["loss"] for record in metrics(Path(folder))] for folder in ("near", "far")]
     assert losses[0] == losses[1]
-    monkeypatch.undo()
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(command_line, "keep_freed_memory", lambda: True)
-    command_line.main(["--resume", "far", "--epochs", "3"])
-    assert (Config.of("far/config.yaml").history, Config.of("far/config.yaml").features) == ("disk", "disk")
-    command_line.main(["--resume", "far", "--epochs", "4", "--history", "auto", "--features", "auto"])
-    assert (Config.of("far/config.yaml").history, Config.of("far/config.yaml").features) == ("device", "device")
+
+    command_line.main(["--resume", "far", "--epochs", "3", "--memory-budget", "free"])
+    assert settings("far") == ("disk", "disk", "free")  # now they are given
+    said = said_by(command_line.main, ["--resume", "near", "--epochs", "3", "--memory-budget", budget], capsys)
+    assert said.endswith("; it fits with --features disk --history disk")
+    command_line.main(["--resume", "near", "--epochs", "3", "--memory-budget", budget, *said.split()[-4:]])
+    assert settings("near") == ("disk", "disk", budget)
+    losses = [[record["loss"] for record in metrics(Path(folder))] for folder in ("near", "far")]
+    assert losses[0] == losses[1] and len(losses[0]) == 3

@@ -71,7 +71,7 @@ print("anonymous", most, files)
 
 
 def watched(*arguments: str, cwd: Path) -> tuple[int, int]:
-    """(largest anonymous memory of a run, mapped files that are not in ``cwd``). The system can drop pages of those in it."""
+    """(largest anonymous memory of a run, its mapped files that are not in ``cwd``). Pages of others can be dropped."""
     done = run("-c", WATCHED, *arguments, cwd=cwd)
     assert done.returncode == 0, done.stderr
     anonymous, files = done.stdout.split("anonymous")[1].split()
