@@ -177,6 +177,7 @@ def test_a_run_keeps_its_places(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
     command_line.main(["--resume", "far", "--epochs", "3", "--memory-budget", "free"])
     assert settings("far") == ("disk", "disk", "free")  # now they are given
+    capsys.readouterr()
     said = said_by(command_line.main, ["--resume", "near", "--epochs", "3", "--memory-budget", budget], capsys)
     assert said.endswith("; it fits with --features disk --history disk")
     command_line.main(["--resume", "near", "--epochs", "3", "--memory-budget", budget, *said.split()[-4:]])
