@@ -135,8 +135,7 @@ def plan(sizes: Sizes, settings: Config, limits: Mapping[Tier, int] | None = Non
 def _placements(sizes: Sizes, settings: Config) -> list[tuple[str, str]]:
     """The places of (tables, features) where they are auto, the nearest first. Without a choice, there is one."""
     far = ("device", "pinned", "disk") if settings.device == "cuda" else ("device", "disk")
-    run = Run(sizes, settings)
-    history = far if settings.history == AUTO and run.tables + run.gradients else far[:1]
+    history = far if settings.history == AUTO else far[:1]
     features = far if settings.features == AUTO and features_move(sizes, settings) else far[:1]
     return list(product(history, features))
 

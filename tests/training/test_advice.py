@@ -34,7 +34,8 @@ def test_suggestions_fit(settings: Config) -> None:
         assert set(one.change) <= {
             "history", "features", "dtype", "feature_dtype", "first", "num_parts", "batch_size", "batch_nodes",
         }  # fmt: skip
-        assert not any(other.beats(one) for other in found if other is not one)
+        less = [o for o in found if o is not one and all(a <= b for a, b in zip(o.steps, one.steps, strict=True))]
+        assert not [other for other in less if other.cost <= one.cost]  # it changes less, and moves no more
     costs = [one.cost for one in found[:-1]]
     assert costs == sorted(costs)
 

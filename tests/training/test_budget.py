@@ -85,6 +85,17 @@ def test_the_host_takes_what_a_gpu_cannot() -> None:
     assert "disk" in places(LARGE, ON_GPU, limits) and "pinned" not in places(LARGE, ON_GPU, limits)
 
 
+def test_the_place_that_moves_less() -> None:
+    """Narrow tables move less than wide features, and wide ones more. The budget has room for either to stay."""
+    for hidden, wanted in ((8, ("disk", "device")), (128, ("device", "disk"))):
+        settings = Settings(hidden_channels=hidden)
+        given = [settings.changed(history=h, features=f) for h, f in (("disk", "device"), ("device", "disk"))]
+        limits = PLENTY | {"host": max(plan(LARGE, one).total("host") for one in given)}
+        limits["host"] = min(limits["host"], plan(LARGE, settings).total("host") - 1)
+        assert all(not plan(LARGE, one, limits).too_large for one in given)
+        assert places(LARGE, settings, limits) == wanted
+
+
 def test_given_places_are_kept() -> None:
     nothing: Any = {"host": GIB, "disk": 1 << 50}
     assert places(LARGE, BASE.changed(history="device", features="disk"), nothing) == ("device", "disk")
@@ -98,6 +109,7 @@ def test_without_a_choice() -> None:
     assert places(LARGE, BASE.changed(method="sage"), few)[0] == "device"
     assert places(LARGE, BASE.changed(num_layers=2, first="exact"), few)[0] == "device"
     assert places(LARGE, BASE.changed(method="sgc"), few) == ("device", "device")
+    assert places(LARGE, ON_GPU.changed(method="sgc"), few | {"GPU": GIB}) == ("device", "device")
     sparse = replace(LARGE, features=1600, feature_nnz=10 * LARGE.nodes)
     assert places(sparse, BASE, few) == ("disk", "device")
 
