@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for number, one in enumerate(found, 1):
             print(f"  {number}  {one}")
     if estimate.too_large:
-        print(f"\n{refusal(estimate)}")
+        print(f"\n{refusal(estimate, found)}")
 
 
 if __name__ == "__main__":

@@ -151,13 +151,13 @@ def _mover(s: Config, setting: str) -> str:
     return f"a narrower {flag(dtype)} makes smaller" if getattr(s, dtype) == "float32" else "no setting makes smaller"
 
 
-def refusal(estimate: Plan) -> str:
-    """The error message for a plan that does not fit."""
+def refusal(estimate: Plan, found: list[Suggestion] | None = None) -> str:
+    """The error message for a plan that does not fit. found: its suggestions, where they are known."""
     needs = ", ".join(
         f"{readable(need)} of {NAMES[tier]} ({readable(estimate.limits[tier])} available)"
         for tier, need in estimate.too_large.items()
     )
-    found = suggestions(estimate)
+    found = suggestions(estimate) if found is None else found
     best = next((one for one in found if one.same), found[0] if found else None)
     more = f"no setting that keeps the model makes it fit; give {' and '.join(BUDGETS[tier] for tier in estimate.too_large)}"
     way_out = more if best is None else f"it fits with {best.flags}"

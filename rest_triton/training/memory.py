@@ -238,6 +238,7 @@ class Run:
         self.gradients = [Table(width, s.dtype, s.history) for width in widths]
         far = s.history == "disk" or (s.history == "pinned" and self.here == "GPU")
         self.direct = not (far and (self.tables or self.gradients))
+        self.mover = "history" * bool(self.tables + self.gradients)  # the setting that moves tables and scratch tables
         self.rows = n if s.base == "full" else -(-n * s.batch_size // s.num_parts)
         self.share = HALO_SHARE
         if s.base == "mvs":  # its nodes are scattered
@@ -404,15 +405,14 @@ def _exact(run: Run) -> Iterator[Array]:
     n, model = run.z.nodes, run.model
     for table in run.scratch[:1]:
         rows, why = TIERS[table.place](run)[0], f"{len(run.scratch)} of float32, layers in turn"
-        yield Array("scratch tables", rows, sum(map(run.nbytes, run.scratch)), why, "exact", setting="history")
+        yield Array("scratch tables", rows, sum(map(run.nbytes, run.scratch)), why, "exact", setting=run.mover)
     if run.fetches and model.aggregates_first:
         read = 4 * (2 * PIECE_ROWS + run.around(PIECE_ROWS)) * run.z.features
         yield Array("rows to aggregate", run.here, read, "of a piece of the features", "exact")
     piece = 4 * CHUNK_ROWS[run.s.device] * (model.piece + model.piece_edges * run.z.edges // n)
     yield Array("a piece", run.here, piece, "its rows in one layer", "exact")
-    mover = "history" * bool(run.tables + run.gradients)  # far tables are read in pieces
-    first = 4 * n * model.everywhere * run.direct
-    yield Array("rows multiplied first", run.here, first, "[N, classes]", "exact", setting=mover)
+    first = 4 * n * model.everywhere * run.direct  # far tables are read in pieces
+    yield Array("rows multiplied first", run.here, first, "[N, classes]", "exact", setting=run.mover)
     results = 8 * min(n, CHUNK_ROWS[run.s.device]) * run.z.classes
     yield Array("results", run.here, results, "of a piece, and its rows to score; only counts are kept", "exact")
 

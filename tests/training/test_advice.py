@@ -69,6 +69,8 @@ def test_what_is_in_the_way() -> None:
     on_disk = held.changed(history="disk")
     assert said(on_disk, "disk", 0.9) == "history tables: 976.6 MiB, which a narrower --dtype makes smaller"
     assert said(on_disk.changed(dtype="bfloat16", num_layers=9), "disk", 0.9).endswith("which no setting makes smaller")
+    tableless = held.changed(device="cuda", method="cluster")
+    assert said(tableless, "GPU", 0.55) == "scratch tables: 976.6 MiB of the 1.8 GiB of GPU memory that no setting moves"
     dense = replace(LARGE, edges=10**9)
     limits = PLENTY | {"GPU": 2 * GIB}
     no_room = plan(dense, ON_GPU.changed(method="gas+rest"), limits)
