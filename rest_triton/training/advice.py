@@ -143,7 +143,8 @@ def _in_the_way(estimate: Plan, tier: Tier) -> str:
 def _mover(s: Config, setting: str) -> str:
     """What a setting does to an array in the way."""
     if setting not in PLACES:
-        return "more --num-parts make smaller" if s.batch_size == 1 else f"a smaller {flag(setting)} makes smaller"
+        single = setting == "batch_size" and s.batch_size == 1
+        return "more --num-parts make smaller" if single else f"a smaller {flag(setting)} makes smaller"
     further = {"device": "pinned" if s.device == "cuda" else "disk", "pinned": "disk"}.get(getattr(s, setting))
     if further is not None:
         return f"{flag(setting)} {further} moves"

@@ -60,6 +60,8 @@ def test_what_is_in_the_way() -> None:
     assert said(wide, "GPU", 0.9) == "activations: 1.6 GiB, which a smaller --batch-size makes smaller"
     one = wide.changed(num_parts=2, batch_size=1)
     assert said(one, "GPU", 0.9) == "activations: 1.6 GiB, which more --num-parts make smaller"
+    nodes = one.changed(method="mvs", batch_nodes=300_000)
+    assert said(nodes, "GPU", 0.9).endswith(" GiB, which a smaller --batch-nodes makes smaller")
     deep = held.changed(device="cuda", num_layers=6)
     assert said(deep, "GPU", 0.9) == "history tables: 2.4 GiB, which --history pinned moves"
     wide = replace(LARGE, features=3000)
