@@ -84,8 +84,8 @@ needs_proc = pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="t
 @needs_proc
 def test_places_as_measured(tmp_path: Path) -> None:
     """The peak for each place of tables and features, those of the model's device and files."""
-    name = "synthetic:nodes=150000,edges=600000,features=256,classes=8"
-    flags = ["--recipe", "none", "--partition", "stream", "--epochs", "1", "--max-steps", "3", "--device", "cpu"]
+    name = "synthetic:nodes=100000,edges=300000,features=256,classes=8"
+    flags = ["--recipe", "none", "--partition", "stream", "--epochs", "1", "--max-steps", "2", "--device", "cpu"]
     shape = ["--hidden-channels", "128", "--num-parts", "100", "--batch-size", "10"]
 
     def measured(history: str, features: str) -> int:
@@ -101,7 +101,7 @@ def test_places_as_measured(tmp_path: Path) -> None:
         settings = Settings(hidden_channels=128, num_parts=100, batch_size=10, history=history, features=features)
         planned = plan(sizes_of(name, tmp_path / "data"), settings).total("host")
         assert planned == pytest.approx(peak, rel=0.15), (history, features)
-    size = 150_000 * 256 * 4  # of the features, and of their aggregate
+    size = 100_000 * 256 * 4  # of the features, and of their aggregate
     assert took[near] - took["device", "disk"] > size and took["disk", "device"] - took[far] > size
     assert took[near] - took[far] > 3 * size / 2
 
