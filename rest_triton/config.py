@@ -16,7 +16,9 @@ import yaml
 
 from .methods.options import (
     ABOUT,
+    AUTO,
     CLUSTERS,
+    PLACES,
     CacheOptions,
     CodedOptions,
     GradientOptions,
@@ -40,6 +42,7 @@ from .methods.options import (
     refuse_trim,
 )
 from .utils.errors import UserError, did_you_mean
+from .utils.machine import bytes_of
 from .utils.options import option
 from .utils.split_text import FORMS, names_a_split
 
@@ -52,7 +55,8 @@ KINDS: dict[type, tuple[str, str]] = {  # the type's name in messages, and the p
 GROUPS = ("data", "model", "method", "training", "results")  # of flags, in the order of --help
 MODELS = ("gcn", "appnp", "gcnii", "gat", "gin", "pna")
 # Old names of settings, which are still read from files.
-RENAMED = {"parts": "num_parts", "per_batch": "batch_size", "input": "first"}
+RENAMED = {"parts": "num_parts", "per_batch": "batch_size", "input": "first", "gpu_memory": "device_budget"}
+FREE_MEMORY = "free"  # a budget: what is free when the run begins, less a margin
 
 APPNP, GCNII = ("model", ("appnp",)), ("model", ("gcnii",))
 
@@ -85,8 +89,8 @@ class Config(
     )  # fmt: skip
 
     features: str = option(
-        "device", "place of the features and of their aggregate; disk: files beside the prepared graph",
-        choices=("device", "pinned", "disk"), group="data",
+        AUTO, "place of the features and of their aggregate; disk: files beside the prepared graph; auto: by the budgets",
+        choices=PLACES, group="data",
     )  # fmt: skip
     feature_dtype: str = option(
         "float32", "widest number format of features and of their aggregate",
@@ -128,6 +132,14 @@ class Config(
     runs: int = option(
         1, "runs with seeds seed, seed + 1, …; mean and standard deviation are reported", least=1, group="training"
     )
+    memory_budget: str = option(
+        FREE_MEMORY, "host memory that the run may take, such as 48GiB or 500MB; free: what is free, less a margin",
+        word="SIZE", group="training",
+    )  # fmt: skip
+    device_budget: str = option(
+        FREE_MEMORY, "GPU memory that the run may take, in the same form", word="SIZE", group="training",
+        only=("device", ("auto", "cuda")),
+    )  # fmt: skip
     device: str = option("auto", "auto takes a GPU where there is one", choices=("auto", "cpu", "cuda"), group="training")
 
     eval_every: int = option(1, "epochs between two exact evaluations", least=1, group="results")
@@ -150,12 +162,15 @@ class Config(
                 f"batch_size is {self.batch_size}, and there are {self.num_parts} clusters; give --batch-size 1 to "
                 f"{self.num_parts}, or more --num-parts"
             )
+        for name in ("memory_budget", "device_budget"):
+            if getattr(self, name) != FREE_MEMORY:
+                bytes_of(getattr(self, name), name)
         refuse_gradients(self)
         refuse_model(self)
         refuse_sampling(self)
         refuse_refresh(self)
         refuse_sgc(self)
-        if self.base == "sgc" and (self.features, self.feature_dtype) != ("device", "float32"):
+        if self.base == "sgc" and (self.features not in (AUTO, "device") or self.feature_dtype != "float32"):
             raise UserError(
                 f"features is {self.features} in {self.feature_dtype}, but sgc aggregates them on the device in float32; "
                 "give --features device --feature-dtype float32, or --method full"
@@ -341,7 +356,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         if kind is bool:
             group.add_argument(flag(f.name), action=argparse.BooleanOptionalAction, **common)
         else:
-            placeholder = KINDS[kind][1] + (f"|{m['word']}" if m["word"] else "")
+            placeholder = "|".join(filter(None, (KINDS[kind][1] if kind is not str or not m["word"] else "", m["word"])))
             few = m["choices"] if f.name != "method" else ()  # these are in the lines above
             group.add_argument(flag(f.name), metavar="|".join(few) or placeholder, **common)
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ..config import Config
+from ..methods.options import placed
 from ..ops import Adjacency
 from ..utils.errors import UserError
 from ..utils.split_text import FORMS
@@ -92,7 +93,7 @@ def load_data(config: Config, normalise: Normalisation = "gcn", *, named_edges: 
 
 def stored_apart(config: Config) -> bool:
     """Whether features have another place or format than the model's device and that of the data set."""
-    return (config.features, config.feature_dtype) != ("device", "float32")
+    return (placed(config).features, config.feature_dtype) != ("device", "float32")
 
 
 def load_graph(config: Config) -> Graph:

@@ -23,7 +23,8 @@ from ..utils.malloc import keep_freed_memory
 from .study import Run, Study
 
 DIVERGED = "diverged.txt"  # marks a run that had a loss that is not finite; it is not repeated
-ELSEWHERE = {"root", "run_dir", "device", "profile"}  # settings that do not change a run's results
+# Settings that do not change a run's results.
+ELSEWHERE = {"root", "run_dir", "device", "profile", "history", "features", "memory_budget", "device_budget"}
 IN_USE = 75  # the exit code for a run that another process is doing
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 

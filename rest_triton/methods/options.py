@@ -21,6 +21,7 @@ ATTENDING = ("gat", "pna")  # models that do not sum over neighbours, for which 
 REFRESHES = ("rest", "rest-is")  # these, or one that has tables, a + and one of these
 METHODS = (*BASES, *(f"{base}+{refresh}" for base in BASES if base not in TABLELESS for refresh in REFRESHES))
 AUTO = "auto"
+PLACES = (AUTO, "device", "pinned", "disk")  # of tables and of features; auto: chosen by the budgets
 FIRST = "cached"  # the default of --first; the study ``first`` compares its choices
 
 ABOUT = {  # a line of --help for each
@@ -75,7 +76,7 @@ class TableOptions:
         choices=("auto", "cached", "exact"), group="method", only=TABLES,
     )  # fmt: skip
     eval_updates_history: bool = option(False, "evaluation writes the tables, as PyGAS does", group="method", only=TABLES)
-    history: str = option("device", "place of the tables", choices=("device", "pinned", "disk"), group="method", only=TABLES)
+    history: str = option(AUTO, "place of the tables; auto: by the budgets", choices=PLACES, group="method", only=TABLES)
     dtype: str = option(
         "float32", "number format of tables", choices=("float32", "bfloat16", "float16"), group="method", only=TABLES
     )
@@ -378,6 +379,12 @@ def settled(config: Any, features: int, row: int, *, sparse: bool) -> Any:
         return config
     refused = config.base in TABLELESS or sparse or why_cached(config) is not None
     return config.changed(first="cached" if refused or features > row else "exact")
+
+
+def placed(config: Any, history: str = "device", features: str = "device") -> Any:
+    """The configuration with these places of tables and features where theirs are auto. Default: beside the model."""
+    chosen = {"history": history, "features": features}
+    return config.changed(**{name: place for name, place in chosen.items() if getattr(config, name) == AUTO})
 
 
 def refuse_sparse_first(config: Any) -> None:

@@ -29,7 +29,7 @@ MAGIC = b"rest_triton checkpoint 1\n"
 KEPT = 2  # checkpoints of epochs: the older one is for the case that the last one is damaged
 # Settings that may change when a run is resumed. They do not change its results.
 FREE = {"root", "epochs", "runs", "device", "run_dir", "profile", "history", "features", "save_history"}
-FREE |= {"eval_every", "error_every", "checkpoint_every"}
+FREE |= {"eval_every", "error_every", "checkpoint_every", "memory_budget", "device_budget"}
 
 
 class Unusable(UserError):

@@ -15,10 +15,21 @@ from ..data.features import PIECE_ROWS, stays_sparse
 from ..data.partition import is_kept
 from ..data.partitioners import peak_bytes
 from ..data.sizes import Sizes
-from ..methods.options import GRADIENTS, LAYERWISE, SAINTS, SAMPLING, TABLELESS, refuse_sparse_first, why_cached
+from ..methods.options import (
+    GRADIENTS,
+    LAYERWISE,
+    OF_NODES,
+    SAINTS,
+    SAMPLING,
+    TABLELESS,
+    placed,
+    refuse_sparse_first,
+    why_cached,
+)
 from ..nn import model_named
 from ..nn.inference import CHUNK_ROWS
 from ..utils.dtypes import DTYPES
+from .traffic import feature_rows, table_bytes
 
 Tier = Literal["GPU", "host", "disk"]
 When = Literal["held", "exact", "step", "prepare", "divide"]
@@ -32,13 +43,19 @@ WAITING = 5  # pending writes to the disk: four in the queue and one in progress
 
 @dataclass(frozen=True)
 class Array:
-    """Memory for one purpose: its tier, its bytes, an explanation, and when it is held."""
+    """Memory for one purpose: its tier, its bytes, an explanation, and when it is held.
+
+    setting: what moves it or makes it smaller, without another model. moved: the bytes of its rows that a step reads and
+    writes where it is not beside the model.
+    """
 
     name: str
     tier: Tier
     nbytes: int
     why: str
     when: When = "held"
+    setting: str = ""
+    moved: int = 0
 
 
 @dataclass(frozen=True)
@@ -111,6 +128,18 @@ def sparse(z: Sizes, s: Config) -> bool:
     """Whether a run keeps its features sparse."""
     stored = z.feature_nnz is not None and stays_sparse(z.feature_nnz, z.nodes, z.features)
     return stored and multiplies_features(s)
+
+
+def features_move(z: Sizes, s: Config) -> bool:
+    """Whether features can have another place than the model's device, and another format."""
+    return s.base != "sgc" and not (z.feature_nnz is not None and stays_sparse(z.feature_nnz, z.nodes, z.features))
+
+
+def batch_setting(s: Config) -> str:
+    """The setting that makes batches smaller, empty if there is none."""
+    if s.base == "full":
+        return ""
+    return "batch_nodes" if s.base in OF_NODES[1] else "subgraph_nodes" if s.base in SAINTS else "batch_size"
 
 
 def _row(z: Sizes, s: Config) -> int:
@@ -195,7 +224,7 @@ class Run:
     """Quantities derived from the sizes of a data set and the settings of a run. here: the tier of the model."""
 
     def __init__(self, sizes: Sizes, settings: Config) -> None:
-        z, s = self.z, self.s = sizes, settings
+        z, s = self.z, self.s = sizes, placed(settings)
         n = z.nodes
         self.here: Tier = "GPU" if s.device == "cuda" else "host"
         self.model = FAMILIES[s.model](z, s.changed(num_layers=1) if s.base == "sgc" else s)
@@ -211,6 +240,7 @@ class Run:
         self.gradients = [Table(width, s.dtype, s.history) for width in widths]
         far = s.history == "disk" or (s.history == "pinned" and self.here == "GPU")
         self.direct = not (far and (self.tables or self.gradients))
+        self.mover = "history" * bool(self.tables + self.gradients)  # the setting that moves tables and scratch tables
         self.rows = n if s.base == "full" else -(-n * s.batch_size // s.num_parts)
         self.share = HALO_SHARE
         if s.base == "mvs":  # its nodes are scattered
@@ -307,10 +337,14 @@ def _graph(run: Run) -> Iterator[Array]:
     yield Array("graph", run.here, size, "CSR with self-loops, scales" + ", reverse with edge names" * run.reversed)
     bits = 8 * min(z.feature_bytes, DTYPES[run.s.feature_dtype].itemsize)
     form = f"CSR of {z.feature_nnz:,} nonzeros" if run.sparse else f"{bits} bits"
-    yield Array("features", run.place, run.allocated(run.features, run.s.features), f"[{n:,}, {z.features}], {form}")
-    aggregated = DTYPES[run.s.feature_dtype].itemsize * n * z.features * run.model.aggregates_first
-    aggregated = run.allocated(aggregated, run.s.features)
-    yield Array("aggregated features", run.place, aggregated, f"the first layer's, computed once, {run.s.feature_dtype}")
+    size, read = run.allocated(run.features, run.s.features), [run.fetches * rows for rows in feature_rows(run)]
+    mover = "features" * features_move(z, run.s)
+    what, moved = f"[{n:,}, {z.features}], {form}", read[0] * run.features // n
+    yield Array("features", run.place, size, what, setting=mover, moved=moved)
+    row = DTYPES[run.s.feature_dtype].itemsize * z.features
+    aggregated = run.allocated(n * row * run.model.aggregates_first, run.s.features)
+    what = f"the first layer's, computed once, {run.s.feature_dtype}"
+    yield Array("aggregated features", run.place, aggregated, what, setting=mover, moved=read[1] * row)
     yield Array("labels", "host", run.labels + 8 * n, "labels, masks, order of nodes")
     yield Array("ids of batches", run.here, 8 * n * (1 + (run.refreshed > 0)), "int64, of an epoch and of refreshes")
     drawn = round(n * (8 + 20 * run.s.importance_share)) * (run.s.base == "mvs")
@@ -332,13 +366,14 @@ def _graph(run: Run) -> Iterator[Array]:
 
 def _tables(run: Run) -> Iterator[Array]:
     for name, tables in (("history tables", run.tables), ("gradient tables", run.gradients)):
+        moved = table_bytes(run, gradients=tables is run.gradients)
         for table in tables[:1]:  # all of them have one place
             rows, why = TIERS[table.place](run)[0], f"{len(tables)} of widths "
             why += f"{', '.join(map(str, sorted({t.width for t in tables})))}, {table.dtype}"
-            yield Array(name, rows, sum(map(run.nbytes, tables)), why)
+            yield Array(name, rows, sum(map(run.nbytes, tables)), why, setting="history", moved=moved)
     for table in (run.tables + run.gradients)[:1]:
         size = sum(4 * (table.rows or run.z.nodes) for table in run.tables + run.gradients)
-        yield Array("stamps", TIERS[table.place](run)[1], size, "int32 per row of a table")
+        yield Array("stamps", TIERS[table.place](run)[1], size, "int32 per row of a table", setting="history")
     yield Array("slots", run.here, (4 * run.z.nodes + 8 * run.slots) * (run.slots > 0), "of the cache: by node, and back")
 
 
@@ -353,6 +388,7 @@ def _far(run: Run) -> Iterator[Array]:
         run.here,
         2 * 5 * width * max(fetched, item * run.pulled) // 4,
         "two, of a guessed halo's rows and a quarter more",
+        setting=batch_setting(run.s),
     )
     held = item * run.halo * sum(t.width for t in run.tables) * (run.s.rest == "rest-is" and run.s.base not in SAMPLING)
     yield Array("refreshed halo", run.here, 5 * held // 4, "rows of all tables, a quarter more")
@@ -371,13 +407,14 @@ def _exact(run: Run) -> Iterator[Array]:
     n, model = run.z.nodes, run.model
     for table in run.scratch[:1]:
         rows, why = TIERS[table.place](run)[0], f"{len(run.scratch)} of float32, layers in turn"
-        yield Array("scratch tables", rows, sum(map(run.nbytes, run.scratch)), why, "exact")
+        yield Array("scratch tables", rows, sum(map(run.nbytes, run.scratch)), why, "exact", setting=run.mover)
     if run.fetches and model.aggregates_first:
         read = 4 * (2 * PIECE_ROWS + run.around(PIECE_ROWS)) * run.z.features
         yield Array("rows to aggregate", run.here, read, "of a piece of the features", "exact")
     piece = 4 * CHUNK_ROWS[run.s.device] * (model.piece + model.piece_edges * run.z.edges // n)
     yield Array("a piece", run.here, piece, "its rows in one layer", "exact")
-    yield Array("rows multiplied first", run.here, 4 * n * model.everywhere * run.direct, "[N, classes]", "exact")
+    first = 4 * n * model.everywhere * run.direct  # far tables are read in pieces
+    yield Array("rows multiplied first", run.here, first, "[N, classes]", "exact", setting=run.mover)
     results = 8 * min(n, CHUNK_ROWS[run.s.device]) * run.z.classes
     yield Array("results", run.here, results, "of a piece, and its rows to score; only counts are kept", "exact")
 
@@ -389,7 +426,7 @@ def _step(run: Run) -> Iterator[Array]:
     size = 4 * (rows * model.kept + halo * model.outside + max(rows, halo) * model.either)
     size += 4 * rows * run.z.edges // run.z.nodes * model.edges
     why = f"for backward, of {rows:,} rows" + f" and perhaps {halo:,} around them" * (halo > 0)
-    yield Array("activations", run.here, size, why, "step")
+    yield Array("activations", run.here, size, why, "step", setting=batch_setting(run.s))
     dropped = 4 * run.halo * run.z.features * (run.fetches and model.aggregates_first and run.s.edge_dropout > 0)
     yield Array("features of the halo", run.here, dropped, "for dropout of edges", "step")
     if run.s.base in SAMPLING:
@@ -404,7 +441,7 @@ def _step(run: Run) -> Iterator[Array]:
         beside = run.around(refreshed)
         refresh = max(refresh + beside * widest, refreshed * widest + beside * (_row(run.z, run.s) + 2 * widest))
         refresh *= run.tables + run.gradients != []  # else nothing is refreshed
-    yield Array("a refresh", run.here, 4 * refresh, f"{refreshed:,} rows", "step")
+    yield Array("a refresh", run.here, 4 * refresh, f"{refreshed:,} rows", "step", setting=batch_setting(run.s))
     pushed = run.halo * (run.s.base == "graphfm" and run.s.push_momentum > 0)
     first = (model.tables[0] if model.encodes else run.z.features) * bool(model.tables)
     push = 4 * pushed * (2 * widest + max(widest, first))
@@ -415,9 +452,10 @@ def _prepare(run: Run) -> Iterator[Array]:
     z, n = run.z, run.z.nodes
     yield Array("process", "host", PROCESS, "as above", "prepare")
     ordered = run.csr(z.edges) + run.labels + 12 * n
-    ordered += 0 if run.apart else run.stored_features + (0 if z.feature_nnz is None or run.sparse else run.dense)
-    what = "edges, labels" if run.apart else "edges, features, labels"
-    yield Array("graph in new order", "host", ordered, f"{what}; the old one is mapped", "prepare")
+    yield Array("graph in new order", "host", ordered, "edges, labels; the old one is mapped", "prepare")
+    made = run.stored_features + (0 if z.feature_nnz is None or run.sparse else run.dense)
+    mover, made = "features" * features_move(z, run.s), made * (not run.apart)
+    yield Array("features in new order", "host", made, "the old ones are mapped", "prepare", setting=mover)
     adjacency = run.csr(z.edges + n) + 4 * n + 3 * run.reverse // 2
     yield Array("adjacency", "host", adjacency, "made from it, with scratch", "prepare")
 
@@ -433,7 +471,8 @@ def _divide(run: Run) -> Iterator[Array]:
         return
     yield Array("process", "host", PROCESS, "as above", "divide")
     yield Array("undirected edges", "host", run.csr(edges) * z.directed, "the graph is mapped", "divide")
-    yield Array("partitioner", "host", peak, f"{title}, a process of its own: the most for a graph of this size", "divide")
+    why = f"{title}, a process of its own: the most for a graph of this size"
+    yield Array("partitioner", "host", peak, why, "divide", "partition")
 
 
 ARRAYS = (_process, _graph, _tables, _far, _exact, _step, _prepare, _divide)

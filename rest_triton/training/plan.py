@@ -1,22 +1,24 @@
-"""A memory estimate of a run before it loads data: the sum of the arrays of :mod:`rest_triton.training.memory`."""
+"""A memory estimate of a run before it loads data: the sum of the arrays of :mod:`rest_triton.training.memory`.
+
+Where tables or features may have any place (``auto``), it chooses the places that fit the budgets and move least.
+"""
 
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from itertools import combinations, product
+from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
-from typing import Any
 
-from ..config import Config, flag
+from ..config import FREE_MEMORY, Config
 from ..data.features import describe
 from ..data.sizes import Sizes
-from ..methods.options import OF_NODES, SAINTS, settled
+from ..methods.options import AUTO, OF_NODES, SAINTS, placed, settled
 from ..utils.errors import UserError
-from ..utils.machine import available_memory, device_of, readable
-from .memory import ARRAYS, Array, Run, Tier, When, first_embedding, first_rows, multiplies_features
+from ..utils.machine import available_memory, bytes_of, device_of, readable
+from .memory import ARRAYS, Array, Run, Tier, When, features_move, first_embedding, first_rows, multiplies_features
 
 HOLES = 0.2  # on a CPU: the share of memory that malloc keeps in holes between passes and steps; measured
-LEAST_HIDDEN = 16
+MARGIN = 0.15  # of free memory, which a default budget leaves: the tests hold plans to 15 % of what runs take
 HEADINGS: dict[When, str] = {
     "held": "for the whole run",
     "exact": "in an exact pass over all nodes: the first fill, and evaluation",
@@ -28,12 +30,18 @@ HEADINGS: dict[When, str] = {
 
 @dataclass(frozen=True)
 class Plan:
-    """The memory that a run takes, and the memory of the machine. ``str()`` prints a table."""
+    """The memory that a run takes, and its budgets. ``str()`` prints a table.
+
+    Args:
+        settings: of the run, with the places that were chosen. arrays: that are not empty. limits: budgets by tier.
+        asked: the settings that were asked for, in which places may be auto.
+    """
 
     sizes: Sizes
     settings: Config
     arrays: tuple[Array, ...]
-    limits: Mapping[Tier, int] = field(default_factory=dict)
+    limits: Mapping[Tier, int]
+    asked: Config
 
     def total(self, tier: Tier) -> int:
         """The peak in bytes. On a GPU, steps use the memory that passes have freed; on a CPU mostly not."""
@@ -51,6 +59,16 @@ class Plan:
     def too_large(self) -> dict[Tier, int]:
         """Needed bytes of the tiers that have less. A tier of unknown size counts as large enough."""
         return {tier: need for tier, need in self.totals.items() if need > self.limits.get(tier, need)}
+
+    @property
+    def excess(self) -> int:
+        """The bytes that are missing, in all tiers."""
+        return sum(need - self.limits[tier] for tier, need in self.too_large.items())
+
+    @property
+    def moved(self) -> tuple[int, int]:
+        """(bytes from and to the disk, bytes between host and GPU): of rows, in a step. The slower link is the first."""
+        return tuple(sum(a.moved for a in self.arrays if a.tier == tier) for tier in ("disk", "host"))  # type: ignore[return-value]
 
     def __str__(self) -> str:
         z, s, run = self.sizes, self.settings, Run(self.sizes, self.settings)
@@ -73,25 +91,29 @@ class Plan:
             lines[3] = f"batches of {s.batch_nodes:,} training nodes, layers of {run.rows:,} rows on average"
         lines += [line for line in [first_embedding(z, s)] if line is not None]
         wide = max(len(a.name) for a in self.arrays)
+        lines += ["", f"    {'array':{wide}}  tier        bytes  moved per step"]
         for when, heading in HEADINGS.items():
             lines += ["", f"  {heading}"]
-            lines += [
-                f"    {a.name:{wide}}  {a.tier:4}  {readable(a.nbytes):>11}  {a.why}" for a in self.arrays if a.when == when
-            ]
+            for a in (a for a in self.arrays if a.when == when):
+                moved = readable(a.moved) if a.moved else ""
+                lines.append(f"    {a.name:{wide}}  {a.tier:4}  {readable(a.nbytes):>11}  {moved:>14}  {a.why}")
         lines.append("")
         for tier, need in self.totals.items():
             have = self.limits.get(tier)
-            fits = "fits" if need <= (have or 0) else "does not fit"
+            fits = "fits" if have is None or need <= have else "does not fit"
             verdict = "available memory unknown" if have is None else f"{readable(have):>11} available: {fits}"
             lines.append(f"  {'at the most':{wide + 2}}  {tier:4}  {readable(need):>11}  {verdict}")
         return "\n".join(lines)
 
 
 def plan(sizes: Sizes, settings: Config, limits: Mapping[Tier, int] | None = None) -> Plan:
-    """The plan of a run, array by array.
+    """The plan of a run, array by array. A place that is auto is chosen: of those that fit, the one that moves least.
+
+    Bytes on the disk count before bytes between host and GPU. What fits beside the model stays there. If nothing fits, the
+    places are those that lack least.
 
     Args:
-        sizes: by :func:`sizes_of`. settings: of the run. limits: available bytes by tier, as far as they are known.
+        sizes: by :func:`sizes_of`. settings: of the run. limits: budgets by tier, as far as they are known.
 
     Example::
 
@@ -100,16 +122,33 @@ def plan(sizes: Sizes, settings: Config, limits: Mapping[Tier, int] | None = Non
     for what in ("nodes", "features", "classes"):
         if getattr(sizes, what) < 1:
             raise UserError(f"{sizes.name} has {getattr(sizes, what)} {what}; a model needs at least one")
-    settings = settings.changed(device=device_of(settings.device, must_exist=False))
+    asked, settings = settings, settings.changed(device=device_of(settings.device, must_exist=False))
     computed, row, sparse = first_rows(sizes, settings)
     settings = settled(settings, computed, row, sparse=sparse)
-    run = Run(sizes, settings)
-    arrays = tuple(array for declare in ARRAYS for array in declare(run) if array.nbytes > 0)
-    return Plan(sizes, settings, arrays, {} if limits is None else limits)
+    found = []
+    for places in _placements(sizes, settings):
+        run = Run(sizes, placed(settings, *places))
+        arrays = tuple(array for declare in ARRAYS for array in declare(run) if array.nbytes > 0)
+        found.append(Plan(sizes, run.s, arrays, {} if limits is None else limits, asked))
+    return min(found, key=lambda one: (one.excess, one.moved))
 
 
-def limits_here(settings: Config, root: Path | str | None = None) -> dict[Tier, int]:
-    """This machine's free memory of host and GPU, and free space on the disk of ``root``. Default: the settings' root."""
+def _placements(sizes: Sizes, settings: Config) -> list[tuple[str, str]]:
+    """The places of (tables, features) where they are auto, the nearest first. Without a choice, there is one."""
+    far = ("device", "pinned", "disk") if settings.device == "cuda" else ("device", "disk")
+    history = far if settings.history == AUTO else far[:1]
+    features = far if settings.features == AUTO and features_move(sizes, settings) else far[:1]
+    return list(product(history, features))
+
+
+def limits_here(settings: Config, root: Path | str | None = None, *, elsewhere: bool = False) -> dict[Tier, int]:
+    """The budgets of a run by tier: as given, or what is free on this machine less a margin, and no more than is free.
+
+    Of the disk of ``root``, by default the settings' root, all free space counts.
+
+    Args:
+        elsewhere: the run may be on another machine: given budgets count as they are.
+    """
     import torch
 
     folder = Path(settings.root if root is None else root).absolute()
@@ -117,57 +156,11 @@ def limits_here(settings: Config, root: Path | str | None = None) -> dict[Tier, 
     limits: dict[Tier, int] = {"host": available_memory(), "disk": shutil.disk_usage(existing).free}
     if settings.device != "cpu" and torch.cuda.is_available():
         limits["GPU"] = torch.cuda.mem_get_info()[0]
+    budgets: dict[Tier, str] = {"host": settings.memory_budget, "GPU": settings.device_budget}
+    for tier, budget in budgets.items():
+        if budget != FREE_MEMORY:
+            given = bytes_of(budget)
+            limits[tier] = given if elsewhere else min(given, limits.get(tier, given))
+        elif tier in limits:
+            limits[tier] = round((1 - MARGIN) * limits[tier])
     return limits
-
-
-def _changes(s: Config) -> list[list[dict[str, Any]]]:
-    """Possible changes by kind. The least harmful kind and the smallest change come first."""
-    wide = s.hidden_channels
-    smaller: list[dict[str, Any]] = [{"batch_size": s.batch_size >> i} for i in range(1, s.batch_size.bit_length())]
-    smaller += [{"num_parts": s.num_parts << i, "batch_size": 1} for i in range(1, 5)]
-    return [
-        [{"partition": "kaminpar"}] if s.partition == "metis" else [],
-        [{"dtype": "bfloat16"}] if s.dtype == "float32" else [],
-        [{"history": "pinned"}] if s.device == "cuda" and s.history == "device" else [],
-        [{"features": "pinned"}] if s.device == "cuda" and s.features == "device" and s.base != "sgc" else [],
-        smaller,
-        [{"features": "disk"}] if s.features != "disk" and s.base != "sgc" else [],
-        [{"history": "disk"}] if s.history != "disk" else [],
-        [{"history": "disk", "features": "disk", "feature_dtype": "float16"}] if s.base != "sgc" else [],
-        [{"hidden_channels": wide >> i} for i in range(1, wide.bit_length()) if wide >> i >= LEAST_HIDDEN],
-        [{"partition": "random"}] if s.partition != "random" else [],
-    ]
-
-
-def smallest_change(estimate: Plan) -> str | None:
-    """The least harmful flags that make a run fit, None if no change of one or two settings does."""
-    kinds = _changes(estimate.settings)
-    pairs = ({**a, **b} for one, two in combinations(kinds, 2) for a, b in product(one, two) if not a.keys() & b.keys())
-    for change in (*(change for kind in kinds for change in kind), *pairs):
-        if not plan(estimate.sizes, estimate.settings.changed(**change), estimate.limits).too_large:
-            return " ".join(f"{flag(name)} {value}" for name, value in change.items())
-    return None
-
-
-def refuse_if_too_large(sizes: Sizes, settings: Config, limits: Mapping[Tier, int] | None = None) -> Plan:
-    """The plan of a run that fits. Raises UserError with flags that make it fit if it does not.
-
-    Args:
-        limits: available bytes by tier. Default: those of this machine.
-    """
-    estimate = plan(sizes, settings, limits_here(settings) if limits is None else limits)
-    if estimate.too_large:
-        raise UserError(refusal(estimate))
-    return estimate
-
-
-def refusal(estimate: Plan) -> str:
-    """The error message for a plan that does not fit."""
-    names = {"GPU": "GPU memory", "host": "host memory", "disk": "disk"}
-    needs = ", ".join(
-        f"{readable(need)} of {names[tier]} ({readable(estimate.limits[tier])} available)"
-        for tier, need in estimate.too_large.items()
-    )
-    change = smallest_change(estimate)
-    way_out = f"it fits with {change}" if change else "no change of one or two settings makes it fit; take a larger machine"
-    return f"{estimate.sizes.name} with {estimate.settings.model} needs {needs}; {way_out}"

@@ -12,20 +12,21 @@ from typing import Any
 import torch
 
 from .. import __version__
-from ..config import Config
+from ..config import Config, flag
 from ..data.clusters import ClusterData, load_data, refuse_without
 from ..data.features import describe
 from ..data.sizes import sizes_of
-from ..methods.options import CLUSTERS, OF_NODES
+from ..methods.options import AUTO, CLUSTERS, OF_NODES, placed
 from ..nn import HistoryGNN, model_named
 from ..sampling.halo_rows import halo_per_row
 from ..utils.errors import UserError
 from ..utils.machine import device_of, processor, readable
 from ..utils.progress import notice, progress
+from .advice import refuse_if_too_large
 from .checkpoint import Unusable, epoch_path, epochs, read, read_tables, remove_after, remove_old, write, write_tables
 from .logger import Display, RunDirectory, check_free, claimed, new_folder, peak_memory, profiled
 from .metrics import SPLITS
-from .plan import limits_here, refuse_if_too_large
+from .plan import limits_here
 from .report import write_report, write_summary
 from .trainer import Trainer
 
@@ -207,6 +208,13 @@ def train(
         refuse_without(config.dataset, features=sizes.features > 0, labels=sizes.classes > 0)
         estimate = refuse_if_too_large(sizes, config, limits_here(config, config.root))
         print(f"memory, as planned: {', '.join(f'{readable(need)} of {tier}' for tier, need in estimate.totals.items())}")
+        chosen = {
+            name: getattr(estimate.settings, name) for name in ("history", "features") if getattr(config, name) == AUTO
+        }
+        if set(chosen.values()) - {"device"}:
+            print(f"places by the budgets: {', '.join(f'{flag(name)} {place}' for name, place in chosen.items())}")
+        config = config.changed(**chosen)  # a resumed run keeps them
+    config = placed(config)
     kind = model_named(config.model) if model is None else model
     loaded = load_data(config, kind.normalise, named_edges=kind.drops_edges and config.dropout > 0)
     print(loaded.about)

@@ -21,7 +21,7 @@ from ..history.history import INPUT, History
 from ..kernels._hash import mix64
 from ..methods.engine import Engine
 from ..methods.loss import Loss
-from ..methods.options import settled
+from ..methods.options import placed, settled
 from ..methods.registry import METHODS, method_for, refresh_for
 from ..nn import HistoryGNN, build, model_named, parameter_groups
 from ..nn.features import Features
@@ -90,6 +90,7 @@ class Trainer:
     ) -> None:  # fmt: skip
         self.loaded, self.device, graph = loaded, torch.device(config.device), loaded.graph
         assert graph.num_classes is not None
+        config = placed(config)  # where nothing was planned
         torch.manual_seed(config.seed)  # for the weights; nothing else uses torch's generator
         kind, layers = model_named(config.model) if model is None else model, METHODS[config.base].layers
         shape = config if layers is None else config.changed(num_layers=layers)

@@ -2,6 +2,7 @@
 
 import os
 import platform
+import re
 import resource
 import sys
 from pathlib import Path
@@ -40,6 +41,15 @@ def _read(path: str) -> str:
         return Path(path).read_text()
     except OSError:
         return ""
+
+
+def bytes_of(text: str, what: str = "the size") -> int:
+    """The bytes of a size such as ``48GiB``, ``500MB`` or ``1024``. UserError that names ``what`` for another text."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(?:([KMGT])(I?)B)?", text.strip().upper())
+    size = 0 if match is None else int(float(match[1]) * (1024 if match[3] else 1000) ** " KMGT".index(match[2] or " "))
+    if size < 1:
+        raise UserError(f"{what} is {text!r}; it must be a size, such as 48GiB, 500MB or a number of bytes")
+    return size
 
 
 def readable(size: float) -> str:

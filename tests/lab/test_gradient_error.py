@@ -142,7 +142,7 @@ def test_pushes_are_part_of_a_gradient() -> None:
     """GraphFM's batches move the rows that they read next, GraphFM-IB's aggregates are averages with those in tables."""
     for method, option in (("graphfm", "push_momentum"), ("graphfm-ib", "ib_momentum")):
         runs = [made("gcn", method, 6, **{option: momentum}) for momentum in (0.9, 0.9)]
-        object.__setattr__(runs[1].config, option, 0.0)
+        object.__setattr__(runs[1].trainer.config, option, 0.0)
         assert error_of(runs[0]).bias != pytest.approx(error_of(runs[1]).bias, rel=1e-3)
 
 

@@ -167,10 +167,10 @@ def test_of_another_run(run: Path, data: Data) -> None:
     another: dict[str, Any] = {
         "dataset": "other.npz", "partition": "random", "model": "appnp", "method": "gas", "refresh_batch": "half",
         "refresh_order": "oldest", "refresh_mode": "eval", "dtype": "bfloat16", "history": "disk", "device": "auto",
+        "features": "disk", "feature_dtype": "float16", "memory_budget": "1GiB", "device_budget": "1GiB",
         "root": "elsewhere", "run_dir": "elsewhere", "dropout": 0.5, "alpha": 0.5, "edge_dropout": 0.5,
         "push_momentum": 0.5, "importance_share": 0.5, "refresh_norm": "running", "beta": 0.5, "score": "sin",
         "ib_momentum": 0.5, "gradient_quantile": 0.5, "fanout": "5", "first": "exact",
-        "features": "pinned", "feature_dtype": "bfloat16",
     }  # fmt: skip
     for f in fields(Config):
         now = getattr(config, f.name)
