@@ -2,7 +2,7 @@
 
 import json
 import zipfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +14,7 @@ from .datasets import DATASETS, folder_name, synthetic, unknown_dataset
 from .prepared import FORMAT, MANIFEST
 
 UNKNOWN_CLASSES = 128  # assumed where counting them means reading the labels
+LABELLED = {"papers100m": 0.0139}  # shares of nodes with a label, where they are not all nodes
 AS_PUBLISHED = ("mag240m",)  # float16 features, mapped from the downloaded file
 
 
@@ -25,6 +26,7 @@ class Sizes:
         edges: counts directed edges. feature_nnz: None for dense features. prepared: the prepared graph exists.
         mapped: features are mapped from the downloaded file. note: what was assumed.
         fingerprint: of the prepared graph, "" without one.
+        training, labelled: shares of the nodes, 1 if they are not known.
     """
 
     nodes: int
@@ -40,6 +42,8 @@ class Sizes:
     mapped: bool = False
     note: str = ""
     fingerprint: str = ""
+    training: float = 1.0
+    labelled: float = 1.0
 
 
 def sizes_of(dataset: str, root: Path | str = "data") -> Sizes:
@@ -48,6 +52,15 @@ def sizes_of(dataset: str, root: Path | str = "data") -> Sizes:
     They come from the prepared graph's manifest below ``root`` if there is one. Otherwise they come from the registry, the
     synthetic shape, or the headers of an .npz. ``note`` names what is assumed.
     """
+    found = _sizes_of(dataset, root)
+    if dataset.startswith(synthetic.PREFIX):
+        return replace(found, training=synthetic.parse(dataset).train)
+    if dataset in synthetic.SHAPES:
+        return replace(found, training=synthetic.SHAPES[dataset].train, labelled=LABELLED.get(dataset, 1.0))
+    return found
+
+
+def _sizes_of(dataset: str, root: Path | str) -> Sizes:
     if dataset.endswith(".npz"):
         known = _sizes_of_npz(Path(dataset))
         # The folder's name has a hash of the content. The file is not read for it; a folder that agrees is accepted.

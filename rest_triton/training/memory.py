@@ -233,13 +233,20 @@ class Run:
         self.tables = tables(s, self.model)
         self.slots = min(n, s.cache_rows) * (s.base == "refresh")  # of a bounded cache
         self.tables = [replace(table, rows=self.slots) for table in self.tables]
+        trims = s.trim and s.base not in TABLELESS
+        self.reached = self.within(z.training if trims else 1.0)  # shares of nodes within 0, 1, … edges of a training node
+        if trims:  # the last table is read one edge away
+            self.tables = [
+                replace(table, rows=round(n * self.reached[hops]))
+                for table, hops in zip(self.tables, range(len(self.tables), 0, -1), strict=True)
+            ]
         widths = self.model.tables if s.base in GRADIENTS else []
         if s.base == "lmc-coded":  # a table of the last layer's output, and no gradients of the first table's rows
             output = self.model.tables[-1] if self.model.encodes else z.classes
             self.tables, widths = [*self.tables, Table(output, s.dtype, s.history)], widths[1:]
         self.gradients = [Table(width, s.dtype, s.history) for width in widths]
-        far = s.history == "disk" or (s.history == "pinned" and self.here == "GPU")
-        self.direct = not (far and (self.tables or self.gradients))
+        self.far = far = s.history == "disk" or (s.history == "pinned" and self.here == "GPU")
+        self.direct = not ((far or trims) and (self.tables or self.gradients))
         self.mover = "history" * bool(self.tables + self.gradients)  # the setting that moves tables and scratch tables
         self.rows = n if s.base == "full" else -(-n * s.batch_size // s.num_parts)
         self.share = HALO_SHARE
@@ -255,7 +262,8 @@ class Run:
         elif s.base == "sgc":
             self.rows = min(n, s.batch_nodes)
         closed = s.base in ("cluster", "sgc", *LAYERWISE, *SAINTS)
-        self.halo = 0 if closed else self.around(self.rows)
+        reading = round(self.rows * self.reached[max(0, len(self.tables) - 1)])  # rows of the first layer that reads a table
+        self.halo = 0 if closed else self.around(reading)
         self.pulled = self.halo + self.rows * (s.base == "vrgcn")  # rows of a far table that a layer reads
         self.refreshed = 0  # rows that one refresh computes
         if s.rest == "rest-is":
@@ -263,7 +271,9 @@ class Run:
         elif s.rest == "rest" and s.refresh_batch != "full":
             self.refreshed = self.rows if s.refresh_batch == "same" else n // 2
         first = self.model.tables[: 3 if self.model.encodes else 2]  # encoded features, and two for layers in turn
-        self.scratch = [Table(width, "float32", "device" if self.direct else s.history) for width in first]
+        scored = self.within(z.labelled if trims else 1.0)[len(self.model.tables) : 0 : -1]
+        place = s.history if far and (self.tables or self.gradients) else "device"
+        self.scratch = [Table(w, "float32", place, round(n * share)) for w, share in zip(first, scored, strict=False)]
         edges = z.edges + n
         self.reversed = z.directed or s.edge_dropout > 0.0  # edge dropout needs the reverse's edge ids
         self.reverse = (self.csr(edges) + (4 if edges < 2**31 else 8) * edges) * self.reversed
@@ -280,6 +290,13 @@ class Run:
 
     def csr(self, edges: int) -> int:
         return 8 * (self.z.nodes + 1) + (4 if self.z.nodes <= 2**31 else 8) * edges
+
+    def within(self, share: float) -> list[float]:
+        """The shares of nodes within 0, 1, … edges of a share of them, if edges end at random nodes."""
+        found, each = [share], 1 + self.z.edges / self.z.nodes
+        for _ in range(len(self.model.tables) + 1):
+            found.append(1 - (1 - found[-1]) ** each)
+        return found
 
     def fields(self, s: Config) -> list[int]:
         """The rows of each layer's input and of the result, if all targets sample neighbours at random."""
@@ -370,6 +387,7 @@ def _tables(run: Run) -> Iterator[Array]:
         for table in tables[:1]:  # all of them have one place
             rows, why = TIERS[table.place](run)[0], f"{len(tables)} of widths "
             why += f"{', '.join(map(str, sorted({t.width for t in tables})))}, {table.dtype}"
+            why += f"; with {', '.join(f'{t.rows:,}' for t in tables)} rows by a guess" * (run.reached[0] < 1)
             yield Array(name, rows, sum(map(run.nbytes, tables)), why, setting="history", moved=moved)
     for table in (run.tables + run.gradients)[:1]:
         size = sum(4 * (table.rows or run.z.nodes) for table in run.tables + run.gradients)
@@ -382,7 +400,8 @@ def _far(run: Run) -> Iterator[Array]:
     if run.direct:
         return
     piece, width, item = CHUNK_ROWS[run.s.device], max(t.width for t in run.scratch), DTYPES[run.s.dtype].itemsize
-    fetched = 4 * (piece + run.around(piece))
+    numbered = run.s.trim and run.z.labelled < 1  # scratch tables are then fetched from, too
+    fetched = 4 * (piece + run.around(piece)) * (run.far or numbered)
     yield Array(
         "staging buffers",
         run.here,
@@ -397,7 +416,7 @@ def _far(run: Run) -> Iterator[Array]:
     averages = item * run.rows * sum(t.width for t in run.tables) * (run.s.base == "graphfm-ib")
     yield Array("averages of a batch", run.here, 5 * averages // 4, "rows of all tables, a quarter more")
     yield Array("rows of a piece", run.here, 2 * width * fetched, "and of its guessed halo, while they are read", "exact")
-    waiting = WAITING if run.s.history == "disk" else 1
+    waiting = WAITING if run.s.history == "disk" else int(run.far)
     yield Array("rows to be written", "host", waiting * 4 * piece * width, "copies that wait", "exact")
     sent = item * (run.rows + run.refreshed) * sum(t.width for t in (run.tables + run.gradients)[:waiting])
     yield Array("rows to be written", "host", sent, "copies that wait", "step")
@@ -420,7 +439,8 @@ def _exact(run: Run) -> Iterator[Array]:
 
 
 def _step(run: Run) -> Iterator[Array]:
-    model, rows, halo, refreshed = run.model, run.rows, run.halo * (run.model.outside > 0), run.refreshed
+    model, share = run.model, mean(run.reached[: len(run.model.tables) + (not run.model.encodes)] or [1.0])
+    rows, halo, refreshed = round(share * run.rows), run.halo * (model.outside > 0), round(share * run.refreshed)
     if run.s.base == "lmc-coded":  # computes rows of the halo, too
         rows, halo, refreshed = rows + run.halo, 0, refreshed + run.around(refreshed)
     size = 4 * (rows * model.kept + halo * model.outside + max(rows, halo) * model.either)

@@ -31,7 +31,9 @@ def test_sizes_of_a_prepared_graph(tmp_path: Path) -> None:
     name = "synthetic:nodes=500,edges=3000,features=16,classes=4"
     graph = load(name, tmp_path)
     found = sizes_of(name, tmp_path)
-    assert found == Sizes(500, graph.num_edges, 16, 4, False, None, name, prepared=True, fingerprint=graph.fingerprint)
+    assert found == Sizes(
+        500, graph.num_edges, 16, 4, False, None, name, prepared=True, fingerprint=graph.fingerprint, training=0.5
+    )
     (manifest,) = tmp_path.glob("prepared/*/graph.json")
     changed = json.loads(manifest.read_text())
     manifest.write_text(json.dumps(changed | {"format": -1}))

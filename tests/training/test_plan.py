@@ -90,7 +90,7 @@ needs_proc = pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="t
 def test_places_as_measured(tmp_path: Path) -> None:
     """The peak for each place of tables and features, those of the model's device and files."""
     name = "synthetic:nodes=100000,edges=300000,features=256,classes=8"
-    flags = ["--recipe", "none", "--partition", "stream", "--epochs", "1", "--max-steps", "2", "--device", "cpu"]
+    flags = ["--recipe", "none", "--partition", "kaminpar", "--epochs", "1", "--max-steps", "2", "--device", "cpu"]
     shape = ["--hidden-channels", "128", "--num-parts", "100", "--batch-size", "10"]
 
     def measured(history: str, features: str) -> int:
@@ -144,6 +144,22 @@ def test_exact_first_layer_as_measured(more: list[str], settings: Config, tmp_pa
     took = summary(folder_in(done, tmp_path))["memory"]
     planned = plan(sizes_of(name, tmp_path), settings).total("host")
     assert planned == pytest.approx(took, rel=0.15)
+
+
+def test_trimmed_as_measured(tmp_path: Path) -> None:
+    """Tables of rows that training depends on. The guess of their number takes edges to end at random nodes."""
+    name = "synthetic:nodes=200000,edges=600000,features=32,classes=8,train=0.02"
+    flags = ["--recipe", "none", "--partition", "random", "--epochs", "1", "--max-steps", "2", "--device", "cpu"]
+    took, planned = [], []
+    for trim in (False, True):
+        more = ["--hidden-channels", "256", "--trim" if trim else "--no-trim"]
+        done = run("-m", "rest_triton.train", "--dataset", name, *flags, *more, cwd=tmp_path)
+        took.append(summary(folder_in(done, tmp_path))["memory"])
+        planned.append(plan(sizes_of(name, tmp_path), Settings(trim=trim)))
+    for estimate, peak in zip(planned, took, strict=True):
+        assert estimate.total("host") == pytest.approx(peak, rel=0.15)
+    assert took[0] - took[1] > 200_000 * 256 * 4  # of two tables
+    assert "rows by a guess" in str(planned[1]) and "rows by a guess" not in str(planned[0])
 
 
 def test_sparse_features_as_measured(tmp_path: Path) -> None:
