@@ -381,10 +381,8 @@ class Context(BatchRows):
         if computed is not None and self.block.narrows:
             options |= dict(x_rows=torch.cat([self.block.source.rows, self.halo]))
             options |= dict(row_position=self.position(of_result=True))
-            position, x = self.position(joined=True), torch.cat([h, computed.to(h.dtype)])
-            return self.streams.submit(
-                self.streams.current, lambda: history_spmm(adj, rows, position, x, None, **options), reads=reads
-            )
+            x = torch.cat([h, computed.to(h.dtype)])
+            return history_spmm(adj, rows, self.position(joined=True), x, None, **options)
         if computed is not None:
             position = self.position(by_slot=True)
             if computed.requires_grad:
