@@ -75,7 +75,7 @@ def epochs(trainer: Trainer) -> Callable[[], object]:
 def clustered(config: Config) -> tuple[Graph, Tensor]:
     """The graph with clusters side by side, and their bounds: what load_data makes for ours, before it drops the edges."""
     graph = load(config.dataset, config.root)
-    clusters = partition(graph, config.num_parts, method=config.partition, root=config.root)  # type: ignore[arg-type]
+    clusters = partition(graph, config.num_parts, method=config.partition, root=config.root)
     graph = clusters.apply(graph)
     if isinstance(graph.x, SparseRows):
         graph = replace(graph, x=graph.x.dense())

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from rest_triton.data.datasets import load
 from rest_triton.data.partition import partition
-from rest_triton.data.partitioners import Method
 from rest_triton.ops import Adjacency, halo
 from rest_triton.sampling.batch import ClusterBatches, PositionMaps
 
@@ -20,7 +19,7 @@ DRAWN = 16_381  # rows with numbers of their own, a prime: torch draws on one th
 UNIFORM = "uniform"  # 60,000 rows of 50 neighbours, 70 % of them in-batch, of 600,000 nodes
 TINY = "synthetic:nodes=1600,edges=16000,features=4"
 #: graph: (scale, clusters, clusters in a batch, partitioner)
-SOURCES: dict[str, tuple[float, int, int, Method]] = {
+SOURCES: dict[str, tuple[float, int, int, str]] = {
     "arxiv": (1.0, 80, 40, "metis"),
     "products": (0.1, 40, 5, "kaminpar"),
     "reddit": (0.25, 40, 10, "metis"),
@@ -126,7 +125,7 @@ def uniform(rows: int, degree: int, nodes: int, in_batch: float, device: torch.d
 
 
 @cache
-def clustered(dataset: str, root: str, num_parts: int, batch_size: int, method: Method, device: torch.device) -> Batch:
+def clustered(dataset: str, root: str, num_parts: int, batch_size: int, method: str, device: torch.device) -> Batch:
     """The first batch of the first epoch. Graph and clusters are kept in ``root``, the batch for the session."""
     graph = load(dataset, root)
     clusters = partition(graph, num_parts, method=method, root=root)

@@ -59,7 +59,7 @@ def load_data(config: Config, normalise: Normalisation = "gcn", *, named_edges: 
     graph = load_graph(config)
     _refuse_untrainable(config.dataset, graph)
     num_parts = min(config.num_parts, graph.num_nodes)
-    clusters = partition(graph, num_parts, method=config.partition, root=config.root)  # type: ignore[arg-type]
+    clusters = partition(graph, num_parts, method=config.partition, root=config.root)
     about = f"{graph}\n{clusters.describe()}"
     nonzeros = graph.x.index.numel() if isinstance(graph.x, SparseRows) else None
     later = None

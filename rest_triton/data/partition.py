@@ -16,7 +16,7 @@ from ..utils.errors import UserError
 from ..utils.files import replacing
 from ..utils.progress import notice, progress
 from .graph import Graph
-from .partitioners import PARTITIONERS, REMOVED, Method, choices_of, divide
+from .partitioners import PARTITIONERS, REMOVED, choices_of, divide
 
 FORMAT = "rest_triton partition 1"  # raise the number when an array of the file changes its meaning
 NOT_RECORDED = "METIS failed in an earlier version, which did not record the reason"
@@ -98,7 +98,7 @@ class Partition:
 
 
 def partition(
-    graph: Graph, num_parts: int, *, method: Method = "auto", seed: int = 0, root: Path | str | None = None
+    graph: Graph, num_parts: int, *, method: str = "auto", seed: int = 0, root: Path | str | None = None
 ) -> Partition:
     """Divide the nodes of a graph into ``num_parts`` clusters of about equal size.
 

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 from types import ModuleType
-from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -14,8 +13,7 @@ from . import kaminpar, metis
 from .child import PartitionerFailedError
 from .graph import Graph
 
-Method = Literal["auto", "kaminpar", "metis", "random"]
-PARTITIONERS: tuple[str, ...] = get_args(Method)
+PARTITIONERS = ("auto", "kaminpar", "metis", "random")
 AUTO = ("kaminpar", "metis")  # what auto takes: the first of these that is installed, has the memory and finishes
 CHILDREN: dict[str, ModuleType] = {"kaminpar": kaminpar, "metis": metis}
 REMOVED = "stream"  # a partitioner of version 0.1; its clusters are still read

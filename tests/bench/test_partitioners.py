@@ -24,7 +24,7 @@ def test_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert [line[:2] for line in lines[2:]] == [[name, seed] for seed in "01" for name in ("KaMinPar", "METIS")]
     graph = load(NAME, tmp_path)
     for name, seed, cut, balance, around, seconds, memory in lines[2:]:
-        made = partition(graph, 8, method=name.lower(), seed=int(seed))  # type: ignore[arg-type]
+        made = partition(graph, 8, method=name.lower(), seed=int(seed))
         permuted = made.apply(graph)
         expected = halo_per_row(Adjacency(permuted.rowptr, permuted.col), made.ptr, 2)
         assert (cut, balance, around) == (f"{100 * made.cut:.1f} %", f"{made.balance:.3f}", f"{expected:.2f}")

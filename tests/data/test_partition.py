@@ -205,7 +205,7 @@ def test_nothing_that_can(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
         "metis": r"METIS .*\(pip install pymetis\); mend that, or give --partition kaminpar or --partition random",
     }.items():
         with pytest.raises(UserError, match=f"^.*{message}$"):
-            partition(planted(), 10, method=method, root=tmp_path)  # type: ignore[arg-type]
+            partition(planted(), 10, method=method, root=tmp_path)
     assert not any((tmp_path / "partitions").iterdir())
     assert partition(planted(), 10, method="random").num_clusters == 10
 

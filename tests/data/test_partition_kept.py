@@ -120,10 +120,10 @@ def test_a_partitioner_that_is_gone(tmp_path: Path, capfd: pytest.CaptureFixture
     gone = r"^partition is 'stream', which is gone; give --partition kaminpar\. .* copy its clusters to "
     for root in (tmp_path, None):
         with pytest.raises(UserError, match=gone + re.escape(str(Path(root or "data", "partitions", name))) + "$"):
-            partition(graph, 10, method="stream", root=root)  # type: ignore[arg-type]
+            partition(graph, 10, method="stream", root=root)
     path = _of_version_01(tmp_path / "partitions", made, "stream", "stream", asked="stream", fallback="")
     assert path.name == name
-    cached = partition(graph, 10, method="stream", root=tmp_path)  # type: ignore[arg-type]
+    cached = partition(graph, 10, method="stream", root=tmp_path)
     assert same(cached, made) and (cached.asked, cached.method, cached.fallback) == ("stream", "stream", None)
     assert capfd.readouterr().err == ""
 

@@ -144,7 +144,9 @@ def test_other_rows_are_never_read(case: str, first: str, method: str) -> None:
     made, poisoned = (trainer(case, first=first, method=method, trim=True) for _ in range(2))
     reach, features = poisoned.method.reach, poisoned.engine.inputs.features
     assert reach is not None
-    features.rows = torch.where((reach.distance <= reach.hops)[:, None], features.rows, torch.nan)  # type: ignore[arg-type]
+    x = features.rows
+    assert isinstance(x, Tensor)
+    features.rows = torch.where((reach.distance <= reach.hops)[:, None], x, torch.nan)
     poisoned.engine.inputs._aggregated = None
     assert losses(poisoned) == losses(made)
 

@@ -132,7 +132,8 @@ def main() -> None:
     keep_freed_memory()
     base = Config(
         dataset=options.dataset, root=options.root, num_parts=int(options.num_parts), batch_size=int(options.batch_size),
-        epochs=int(options.epochs), device="cpu", hidden_channels=128, dropout=0.5, batch_norm=True, lr=0.01,
+        epochs=int(options.epochs), device="cpu", partition="metis", hidden_channels=128, dropout=0.5, batch_norm=True,
+        lr=0.01,
     )  # fmt: skip
     loaded = load_data(base)
     base = base.changed(batch_nodes=max(1, loaded.graph.num_nodes * base.batch_size // base.num_parts))
