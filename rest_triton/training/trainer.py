@@ -128,7 +128,8 @@ class Trainer:
             return None
         graph, layers = self.loaded.graph, self.model.num_layers
         masks = [mask for mask in (graph.train_mask, graph.val_mask, graph.test_mask) if mask is not None]
-        reach = self.method.reach = Reach.of(self.loaded.adj, masks[0], layers)
+        assert graph.train_mask is not None
+        reach = self.method.reach = Reach.of(self.loaded.adj, graph.train_mask, layers)
         shares = ", ".join(f"{hops}: {100 * size / max(1, graph.num_nodes):.1f} %" for hops, size in enumerate(reach.sizes))
         notice(f"trim: shares of nodes within 0 to {layers} edges of a training node: {shares}")
         scored = Reach.of(self.loaded.adj, torch.stack(masks).any(0), layers)
